@@ -116,14 +116,20 @@ impl Readings {
 /// cost, of equals the one that resets latest.
 #[inline(always)]
 pub fn binding_of(checks: &[Check], readings: &[Reading], allowed: bool) -> Option<u16> {
+    binding_among(checks.iter().map(|check| (check.shadow, check.cost)), readings, allowed)
+}
+
+/// `binding_of` limits of which each is asked for a cost, and may be a shadow: (whether it is one, the cost).
+#[inline(always)]
+pub fn binding_among(asked: impl Iterator<Item = (bool, i64)>, readings: &[Reading], allowed: bool) -> Option<u16> {
     let mut best: Option<(u16, (i64, i64))> = None;
-    for (index, (check, reading)) in (0..).zip(checks.iter().zip(readings)) {
-        if check.shadow || (!allowed && reading.allowed()) {
+    for (index, ((shadow, cost), reading)) in (0..).zip(asked.zip(readings)) {
+        if shadow || (!allowed && reading.allowed()) {
             continue;
         }
         let rank = match (allowed, reading.retry_after_us) {
-            (true, _) if check.cost <= 1 => (-reading.remaining, reading.reset_after_us),
-            (true, _) => (-floor_div(reading.remaining, check.cost), reading.reset_after_us),
+            (true, _) if cost <= 1 => (-reading.remaining, reading.reset_after_us),
+            (true, _) => (-floor_div(reading.remaining, cost), reading.reset_after_us),
             (false, NEVER) => (1, 0),
             (false, retry_after_us) => (0, retry_after_us),
         };
