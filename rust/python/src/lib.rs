@@ -5,6 +5,8 @@ mod answers;
 mod any_table;
 mod arguments;
 mod bound;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod check_batch;
 mod checks;
 mod clock;
 mod decision;
@@ -21,12 +23,17 @@ mod gate_policy;
 mod gate_subject;
 mod keyed;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod late_checks;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod late_limits;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod lines;
 mod log_lines;
 mod log_subject;
 mod measured;
 mod operation;
 mod policy_parts;
+mod redis_calls;
 mod registration;
 mod replay_judge;
 mod replay_series;
@@ -53,6 +60,12 @@ mod _native {
     use crate::answers::Answers;
     #[pymodule_export]
     use crate::bound::BoundLimits;
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[pymodule_export]
+    use crate::check_batch::CheckBatch;
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[pymodule_export]
+    use crate::check_batch::CheckQueue;
     #[pymodule_export]
     use crate::checks::CheckTally;
     #[pymodule_export]
@@ -76,6 +89,12 @@ mod _native {
     use crate::keyed::KeyedLimits;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
+    use crate::late_checks::LateChecks;
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[pymodule_export]
+    use crate::late_checks::LateReply;
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[pymodule_export]
     use crate::lines::ZoneLines;
     #[pymodule_export]
     use crate::log_lines::read_common_lines;
@@ -83,6 +102,8 @@ mod _native {
     use crate::operation::Operation;
     #[pymodule_export]
     use crate::policy_parts::PolicyParts;
+    #[pymodule_export]
+    use crate::redis_calls::RedisCalls;
     #[pymodule_export]
     use crate::replay_judge::ReplayJudge;
     #[pymodule_export]
