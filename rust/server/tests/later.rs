@@ -71,14 +71,25 @@ fn a_connection_that_waits_holds_up_no_other() {
 }
 
 #[test]
-fn a_client_that_leaves_is_waited_for_no_more() {
+fn a_client_that_leaves_is_answered_and_holds_nothing_afterwards() {
     let (running, asked) = start();
     let mut client = running.connect();
     client.send(check("a"));
     let teller = next(&asked);
     drop(client);
-    wait_until("the exchange ended", || teller.is_closed());
+    teller.send(200).expect("an exchange that waits");
     running.wait_for_the_end();
+    assert_eq!(running.count("check", 200), 1);
+}
+
+#[test]
+fn what_was_cut_off_is_waited_for_no_more() {
+    let (running, asked) = start();
+    let mut client = running.connect();
+    client.send(check("a"));
+    let teller = next(&asked);
+    running.door.end(Duration::ZERO);
+    wait_until("the exchange ended", || teller.is_closed());
 }
 
 #[test]
