@@ -46,7 +46,7 @@ test-native: install
 	@# They run once: to optimize each of their programs as a whole takes longer than it saves.
 	@if command -v cargo >/dev/null; then \
 	    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_TARGET_DIR=rust/target/tests \
-	    cargo test --quiet --release --manifest-path rust/Cargo.toml --package headgate-core --package headgate-logs --package headgate-policy --package headgate-answers --package headgate-server --package headgate-checks; \
+	    cargo test --quiet --release --manifest-path rust/Cargo.toml --package headgate-core --package headgate-logs --package headgate-policy --package headgate-answers --package headgate-server --package headgate-checks --package headgate-redis; \
 	else echo "no Rust toolchain: the native core's own tests are left out"; fi
 
 test-python: test-python-ready

@@ -20,6 +20,8 @@ from headgate.replay.entries import Entry
 __all__ = [
     "Answers",
     "BoundLimits",
+    "CheckBatch",
+    "CheckQueue",
     "CheckTally",
     "Checks",
     "Decision",
@@ -29,12 +31,15 @@ __all__ = [
     "FieldStarter",
     "GateCalls",
     "KeyedLimits",
+    "LateChecks",
+    "LateReply",
     "LogBlock",
     "LogMerge",
     "NativeGate",
     "Operation",
     "PolicyParts",
     "RateLimitFields",
+    "RedisCalls",
     "ReplayJudge",
     "Reservation",
     "RoutePassed",
@@ -417,6 +422,125 @@ class Checks:
 
     def described(self, body: bytes) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]] | None:
         """What `POST /v1/check` answers."""
+
+@final
+class CheckQueue:
+    """Checks that the front door asks of a store that is waited for, until Python takes them. Of Linux alone.
+
+    `event` is the descriptor of an eventfd, which is written to when something waits where nothing did.
+    """
+
+    def __new__(cls, event: int) -> CheckQueue: ...
+    def take(self, most: int) -> CheckBatch | None:
+        """Take about so many checks, those of one body together; None where nothing waits.
+
+        What nobody waits for any more is dropped.
+        """
+
+@final
+class CheckBatch:
+    """Checks that were taken together, by their places; see `headgate.stores.redis.check_batches`.
+
+    They are told what came of them by `finish`, and where the batch is dropped.
+    """
+
+    def __len__(self) -> int: ...
+    def odd(self) -> list[int]:
+        """The places of checks that only Python can ask about: long keys, and limits without `RedisCalls`."""
+
+    def known(self, known: dict[Any, Any]) -> list[int]:
+        """The places of checks whose refusal is known, by the names of `headgate.stores.guard.refusals`."""
+
+    def limits(self, place: int) -> Any:
+        """The limits of a check."""
+
+    def operation(self, place: int) -> Operation:
+        """What they are asked."""
+
+    def pack(self, packed: dict[int, bytes], now_us: int | None, /) -> tuple[bytes, int]:
+        """The commands for all checks of which nothing is known yet, and how many; `packed` has those of Python."""
+
+    def read(self, replies: list[Any]) -> tuple[list[tuple[int, Any]], list[int]]:
+        """Take note of what the replies to these commands mean.
+
+        Gives what is left to Python, each with its reply, and the places of refusals that are to be remembered. Raises
+        ValueError for fewer or more replies.
+        """
+
+    def charged(self, of_state: dict[Any, Any]) -> list[int]:
+        """The places of checks that were charged, which some of the refusals in `of_state` tell of."""
+
+    def decision(self, place: int) -> Decision:
+        """What was decided."""
+
+    def decided(self, place: int, decision: Decision) -> None:
+        """Take note of a decision."""
+
+    def failed(self, place: int, status: int, body: bytes) -> None:
+        """Take note of a failure: a status, and the problem body that tells of it."""
+
+    def open(self) -> list[int]:
+        """The places of which nothing is known."""
+
+    def finish(self) -> None:
+        """Tell all who wait what came of their checks."""
+
+@final
+class LateChecks:
+    """`Checks` on a store that is waited for: what they ask is in a `CheckQueue` until Python has it decided."""
+
+    @staticmethod
+    def of(
+        policy: Any, rules: Any, money: Any, resolver: Any, queue: CheckQueue, tally: CheckTally
+    ) -> LateChecks | None:
+        """The checks of a `headgate.policy.compiled.Policy`; None for a policy that only Python can apply.
+
+        `resolver` is the gate's `headgate.policy.resolver.Resolver` of that policy, which binds the limits.
+        """
+
+    def forwarded(
+        self,
+        ruleset: str,
+        path: str,
+        bare: bool,
+        method: str,
+        headers: list[tuple[bytes, bytes]],
+        peer: str,
+    ) -> LateReply | None:
+        """What `/check/{ruleset}` answers; `bare` for `/check-403`."""
+
+    def described(self, body: bytes) -> LateReply | None:
+        """What `POST /v1/check` answers."""
+
+@final
+class LateReply:
+    """What `LateChecks` answer; dropped, it is not waited for any more."""
+
+    def told(self) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]] | None:
+        """As `Checks` answer; None while it is not decided."""
+
+@final
+class RedisCalls:
+    """Packs the calls of scripts that decide limits, and reads the replies; see `headgate.stores.redis.commands`.
+
+    `head` is what the names of Redis keys begin with; a member is (its compiled limit, numbers, field, kind, whether it
+    is a shadow, its group, how the names of its keys end); `order` is that in which scripts are given them. A script is
+    (its name, "one", "few" or "several"), for limits `together` in one hash, or `apart`.
+    """
+
+    def __new__(
+        cls,
+        head: bytes,
+        members: Sequence[tuple[Any, bytes, bytes, int, bool, int, bytes]],
+        order: Sequence[int],
+        together: tuple[str, str],
+        apart: tuple[str, str],
+    ) -> RedisCalls: ...
+    def pack(self, keys: Sequence[str], costs: Sequence[int], now_us: int | None) -> bytes | None:
+        """The command for the text and the cost of each group; None for a key that is too long to be a name."""
+
+    def read(self, definitions: tuple[NamedLimit, ...], reply: bytes, costs: Sequence[int]) -> Decision | None:
+        """What a reply means; None for what is unusual, which Python reads."""
 
 @final
 class KeyedLimits:
@@ -843,14 +967,14 @@ class Door:
         cls,
         listeners: Sequence[int],
         python_socket: str,
-        checks: Checks | None,
+        checks: Checks | LateChecks | None,
         *,
         threads: int,
         forwarded: int,
         streams: int,
         bounds: Any,
     ) -> Door: ...
-    def swap(self, checks: Checks | None, /) -> None:
+    def swap(self, checks: Checks | LateChecks | None, /) -> None:
         """Put other checks in the place of those in force. Every request is decided by one of the two."""
 
     def announce_end(self) -> None:

@@ -56,14 +56,17 @@ async def drive_async(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | 
 
 
 async def drive_together(
-    works: Sequence[Generator[Any, Any, T]], do: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
+    works: Sequence[Generator[Any, Any, T]],
+    do: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]],
+    first: Sequence[Any] | None = None,
 ) -> list[T | Exception]:
     """The result of each of several works, or the error that ended it; the steps that are due together are done so.
 
-    `do` gives what came of each step, in their order; an error among it is raised where that step was yielded.
+    `do` gives what came of each step, in their order; an error among it is raised where that step was yielded. Of works
+    that have begun, `first` is what came of the step that each of them is at.
     """
     results: list[Any] = [None] * len(works)
-    came: list[tuple[int, Any]] = [(place, None) for place in range(len(works))]
+    came: list[tuple[int, Any]] = list(enumerate([None] * len(works) if first is None else first))
     try:
         while came:
             places, steps = [], []
@@ -83,6 +86,24 @@ async def drive_together(
         for work in works:
             work.close()
     return results
+
+
+def nested(outer: Generator[Any, Any, T], inner: Callable[[Any], Generator[Any, Any, Any]]) -> Generator[Any, Any, T]:
+    """A work of which each step is a work of its own, which `inner` gives: it yields the steps of those."""
+    try:
+        step = next(outer)
+        while True:
+            try:
+                came = yield from inner(step)
+            except Exception as error:
+                step = outer.throw(error)
+            else:
+                step = outer.send(came)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        outer.close()
 
 
 def all_or_error(results: Sequence[T | Exception]) -> list[T]:

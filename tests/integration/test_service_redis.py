@@ -10,7 +10,7 @@ import pytest
 from redis_servers import Server, single, wait_until
 from running import RunningService, run_headgate, running_service
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("front")]
 POLICY = """
 version: 1
 namespace: shop

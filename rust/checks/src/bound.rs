@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use headgate_answers::{Limits, NamedLimit};
 use headgate_core::algorithms::transition::{NEVER, Reading};
-use headgate_core::limit::Algorithm;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Readings};
 use headgate_policy::compiled::{ANY_TIER, Policy};
@@ -15,11 +14,11 @@ use http::HeaderValue;
 use crate::figures::{Outcome, Own};
 use crate::table::{LeftToPython, Table};
 
-/// A limit of a rule, as the table knows it, and as clients are told of it.
+/// A limit of a rule, as the store knows it, and as clients are told of it.
 #[derive(Clone, Debug)]
-pub struct RuleLimit {
-    /// Its integers and its scope.
-    pub limit: Arc<Registered>,
+pub struct RuleLimit<L> {
+    /// What the store knows of it: of a table its integers and its scope.
+    pub limit: L,
     /// What it counts, by its place in `Policy::units`.
     pub unit: usize,
     /// What answers are written from.
@@ -28,17 +27,23 @@ pub struct RuleLimit {
     pub policy_item: Box<str>,
 }
 
+/// A tier and its limits; None where Python has to ask them.
+pub type OfTier<L> = (Box<str>, Option<Vec<RuleLimit<L>>>);
+
+/// The limits of rules, by the places of these in the policy.
+type OfRules<'a, L> = Vec<(usize, &'a [RuleLimit<L>])>;
+
 /// What a rule of a policy has for checks.
 #[derive(Clone, Debug)]
-pub struct OwnLimits {
+pub struct OwnLimits<L> {
     /// Whether a request that asks alone may have to wait for an answer: Python lets it wait.
     pub waits: bool,
     /// The limits of each tier, `ANY_TIER` for all others; None where Python has to ask them.
-    pub tiers: Vec<(Box<str>, Option<Vec<RuleLimit>>)>,
+    pub tiers: Vec<OfTier<L>>,
 }
 
-impl OwnLimits {
-    fn of(&self, tier: &str) -> Option<&[RuleLimit]> {
+impl<L> OwnLimits<L> {
+    fn of(&self, tier: &str) -> Option<&[RuleLimit<L>]> {
         let named = |name: &str| self.tiers.iter().find(|(own, _)| **own == *name);
         named(tier).or_else(|| named(ANY_TIER))?.1.as_deref()
     }
@@ -46,17 +51,51 @@ impl OwnLimits {
 
 /// A limit that is asked.
 #[derive(Debug)]
-pub(crate) struct AskedLimit {
-    pub(crate) limit: Arc<Registered>,
-    pub(crate) shadow: bool,
+pub struct AskedLimit<L> {
+    /// What the store knows of it.
+    pub limit: L,
+    /// Whether it only watches.
+    pub shadow: bool,
     /// Which of a decision's groups it is asked for.
-    pub(crate) group: usize,
+    pub group: usize,
+}
+
+/// Where limits are decided.
+pub trait Store {
+    /// A limit, as it is known there.
+    type Limit: Clone;
+    /// Limits that are asked together.
+    type Asked;
+
+    /// What is asked of limits of these rules, by their places in the policy, for a tier.
+    fn asked(
+        &self,
+        rules: &[usize],
+        tier: &str,
+        limits: Vec<AskedLimit<Self::Limit>>,
+    ) -> Result<Self::Asked, LeftToPython>;
+}
+
+impl<T: Table> Store for T {
+    type Limit = Arc<Registered>;
+    type Asked = Box<[AskedLimit<Arc<Registered>>]>;
+
+    fn asked(
+        &self,
+        _: &[usize],
+        _: &str,
+        limits: Vec<AskedLimit<Arc<Registered>>>,
+    ) -> Result<Self::Asked, LeftToPython> {
+        let all: Vec<_> = limits.iter().map(|one| Arc::clone(&one.limit)).collect();
+        if self.fits(&all) { Ok(limits.into()) } else { Err(LeftToPython) }
+    }
 }
 
 /// Limits of rules that apply together, for a tier.
 #[derive(Debug)]
-pub(crate) struct BoundLimits {
-    pub(crate) asked: Box<[AskedLimit]>,
+pub struct BoundLimits<A> {
+    /// What is asked of the store.
+    pub asked: A,
     /// Whether one counts what is in flight: a check would never end.
     pub(crate) in_flight: bool,
     /// Whether one lets a request wait.
@@ -66,7 +105,7 @@ pub(crate) struct BoundLimits {
     refusal: Option<ToldLimits>,
 }
 
-impl BoundLimits {
+impl<A> BoundLimits<A> {
     /// What a refusal for lack of an identity is about.
     pub(crate) fn refusal(&self) -> &ToldLimits {
         self.refusal.as_ref().unwrap_or(&self.told)
@@ -75,7 +114,7 @@ impl BoundLimits {
 
 /// Limits as clients are told of them, and as they are counted.
 #[derive(Debug)]
-pub(crate) struct ToldLimits {
+pub struct ToldLimits {
     pub(crate) limits: Limits,
     /// The value of RateLimit-Policy; None where every limit is a shadow.
     pub(crate) policy: Option<HeaderValue>,
@@ -96,7 +135,10 @@ impl ToldLimits {
         Self { limits: Limits { all: vec![], policy: None }, policy: None, rules: [].into() }
     }
 
-    fn new<'a>(policy: &Policy, rules: impl Iterator<Item = (usize, &'a [RuleLimit])>) -> Result<Self, LeftToPython> {
+    fn new<'a, L: 'a>(
+        policy: &Policy,
+        rules: impl Iterator<Item = (usize, &'a [RuleLimit<L>])>,
+    ) -> Result<Self, LeftToPython> {
         let (mut all, mut items, mut counted) = (Vec::new(), Vec::new(), Vec::new());
         for (rule, limits) in rules {
             let (shadow, start) = (policy.rules[rule].shadow, all.len());
@@ -154,49 +196,47 @@ impl ToldLimits {
 }
 
 /// Puts the limits of rules together.
-pub(crate) struct Binder<'a, T> {
+pub(crate) struct Binder<'a, S: Store> {
     pub(crate) policy: &'a Policy,
-    pub(crate) rules: &'a [OwnLimits],
-    pub(crate) table: &'a T,
+    pub(crate) rules: &'a [OwnLimits<S::Limit>],
+    pub(crate) store: &'a S,
 }
 
-impl<T: Table> Bind for Binder<'_, T> {
-    type Limits = Arc<BoundLimits>;
+impl<S: Store> Bind for Binder<'_, S> {
+    type Limits = Arc<BoundLimits<S::Asked>>;
     type Error = LeftToPython;
 
-    fn bind(&self, rules: &[usize], tier: &str) -> Result<Arc<BoundLimits>, LeftToPython> {
+    fn bind(&self, rules: &[usize], tier: &str) -> Result<Self::Limits, LeftToPython> {
         let of_tier = self.limits_of(rules, tier)?;
-        let (mut asked, mut groups) = (Vec::new(), 0);
+        let (mut asked, mut groups, mut in_flight) = (Vec::new(), 0, false);
         for (index, limits) in &of_tier {
             let rule = &self.policy.rules[*index];
             let units = rule.units(tier);
             for limit in *limits {
                 let group = units.iter().position(|unit| *unit == limit.unit).ok_or(LeftToPython)?;
-                asked.push(AskedLimit { limit: Arc::clone(&limit.limit), shadow: rule.shadow, group: groups + group });
+                in_flight |= limit.told.form.in_flight;
+                asked.push(AskedLimit { limit: limit.limit.clone(), shadow: rule.shadow, group: groups + group });
             }
             groups += units.len();
         }
-        let limits: Vec<_> = asked.iter().map(|one| Arc::clone(&one.limit)).collect();
-        if !self.table.fits(&limits) {
-            return Err(LeftToPython);
-        }
+        let asked = self.store.asked(rules, tier, asked)?;
         let told = ToldLimits::new(self.policy, of_tier.into_iter())?;
         let refusal = match tier {
             ANY_TIER => None,
             _ => Some(ToldLimits::new(self.policy, self.limits_of(rules, ANY_TIER)?.into_iter())?),
         };
         Ok(Arc::new(BoundLimits {
-            in_flight: limits.iter().any(|limit| limit.limit.algorithm == Algorithm::Concurrent),
+            in_flight,
             waits: rules.iter().any(|index| self.rules[*index].waits),
-            asked: asked.into(),
+            asked,
             told,
             refusal,
         }))
     }
 }
 
-impl<'a, T> Binder<'a, T> {
-    fn limits_of(&self, rules: &[usize], tier: &str) -> Result<Vec<(usize, &'a [RuleLimit])>, LeftToPython> {
+impl<'a, S: Store> Binder<'a, S> {
+    fn limits_of(&self, rules: &[usize], tier: &str) -> Result<OfRules<'a, S::Limit>, LeftToPython> {
         rules.iter().map(|index| Ok((*index, self.rules[*index].of(tier).ok_or(LeftToPython)?))).collect()
     }
 }

@@ -1,7 +1,9 @@
 //! What answers the checks of the front door: the native `headgate.service.checks`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use headgate_core::shard::registered::Registered;
 use headgate_policy::compiled::Policy;
 use headgate_policy::selection::Cost;
 use headgate_server::decide::{Answer, Check, Decide, Question, Reply};
@@ -17,7 +19,7 @@ use crate::replies;
 use crate::table::{LeftToPython, Table};
 
 /// The ruleset that bodies are checked by.
-const ALL_RULES: &str = "default";
+pub(crate) const ALL_RULES: &str = "default";
 
 /// A policy on a table, asked by gateways and by bodies of JSON.
 pub struct Checks<T> {
@@ -30,7 +32,13 @@ impl<T: Table> Checks<T> {
     /// A policy, the limits of each of its rules, which the table knows, and its units, in its order.
     ///
     /// What is decided is counted in `tally`.
-    pub fn new(policy: Policy, rules: Vec<OwnLimits>, units: Vec<Unit>, table: T, tally: &Tally) -> Self {
+    pub fn new(
+        policy: Policy,
+        rules: Vec<OwnLimits<Arc<Registered>>>,
+        units: Vec<Unit>,
+        table: T,
+        tally: &Tally,
+    ) -> Self {
         let counters = tally.counters(policy.rules.iter().map(|rule| rule.name.clone()));
         let names = Names::of(&policy);
         Self { judge: Judge::new(policy, rules, table, counters), names, units }

@@ -15,8 +15,8 @@ pub const RESULTS: [&str; 5] = ["allowed", "refused", "blocked", "shadow_allowed
 /// The rule of decisions that no rule was for.
 pub const NO_RULE: &str = "none";
 
-/// What may decide where the table does not.
-pub const DEGRADED: [&str; 2] = ["open", "closed"];
+/// What may decide where the store does not.
+pub const DEGRADED: [&str; 3] = ["local", "open", "closed"];
 
 /// The upper ends of the first buckets of seconds, in nanoseconds; the last bucket has no end.
 pub const BUCKETS_NS: [u64; 14] = [
@@ -53,7 +53,7 @@ pub enum Outcome {
 pub struct Figures {
     /// How many decisions had a result for a rule; only those that there were.
     pub decisions: BTreeMap<(Box<str>, &'static str), u64>,
-    /// How many decisions the table could not make, by what made them instead; in the order of `DEGRADED`.
+    /// How many decisions the store could not make, by what made them instead; in the order of `DEGRADED`.
     pub degraded: [u64; DEGRADED.len()],
     /// How many decisions took so long: each bucket for itself, the last one without an end.
     pub buckets: [u64; BUCKETS],
@@ -125,7 +125,7 @@ impl Own<'_> {
         self.count(self.no_rule, if allowed { Outcome::Allowed } else { Outcome::Refused });
     }
 
-    /// Count what decided in place of the table, if something did.
+    /// Count what decided in place of the store, if something did.
     pub fn count_degraded(&self, degraded: &str) {
         if let Some(place) = DEGRADED.into_iter().position(|one| one == degraded) {
             self.add(DEGRADED_AT + place, 1);

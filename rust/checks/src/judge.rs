@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use headgate_answers::Told;
 use headgate_core::hash::KeyHash;
+use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check, Readings};
 use headgate_policy::compiled::Policy;
 use headgate_policy::resolver::Resolver;
@@ -14,17 +15,20 @@ use headgate_policy::selection::{Cost, Resolved};
 use headgate_policy::subject::Subject;
 use smallvec::SmallVec;
 
-use crate::bound::{Binder, BoundLimits, OwnLimits, ToldLimits};
+use crate::bound::{AskedLimit, Binder, BoundLimits, OwnLimits, ToldLimits};
 use crate::figures::Counters;
 use crate::table::{Failed, LeftToPython, Table};
 
 /// How long Python answers all checks once the table could not decide one: it may be held up by another process.
 const RESPITE_US: i64 = 1_000_000;
 
+/// Limits that a table is asked for together.
+type OnTable = BoundLimits<Box<[AskedLimit<Arc<Registered>>]>>;
+
 /// A policy on a table.
 pub struct Judge<T> {
-    resolver: Resolver<Arc<BoundLimits>>,
-    rules: Vec<OwnLimits>,
+    resolver: Resolver<Arc<OnTable>>,
+    rules: Vec<OwnLimits<Arc<Registered>>>,
     table: T,
     counters: Arc<Counters>,
     /// What is told where no rule applies.
@@ -43,9 +47,9 @@ pub enum Prepared<B> {
     Asked(B, SmallVec<[(KeyHash, i64); 4]>),
 }
 
-impl Prepared<&Arc<BoundLimits>> {
+impl Prepared<&Arc<OnTable>> {
     /// The same, for longer.
-    pub fn kept(self) -> Prepared<Arc<BoundLimits>> {
+    pub fn kept(self) -> Prepared<Arc<OnTable>> {
         match self {
             Self::Free => Prepared::Free,
             Self::Refused(bound, refused) => Prepared::Refused(Arc::clone(bound), refused),
@@ -64,12 +68,12 @@ pub enum Asking {
 }
 
 impl<T: Table> Judge<T> {
-    pub fn new(policy: Policy, rules: Vec<OwnLimits>, table: T, counters: Arc<Counters>) -> Self {
+    pub fn new(policy: Policy, rules: Vec<OwnLimits<Arc<Registered>>>, table: T, counters: Arc<Counters>) -> Self {
         let (free, rests_until_us) = (ToldLimits::none(), AtomicI64::new(0));
         Self { resolver: Resolver::new(policy), rules, table, counters, free, rests_until_us }
     }
 
-    pub fn resolver(&self) -> &Resolver<Arc<BoundLimits>> {
+    pub fn resolver(&self) -> &Resolver<Arc<OnTable>> {
         &self.resolver
     }
 
@@ -80,18 +84,18 @@ impl<T: Table> Judge<T> {
         cost: Cost<'_>,
         ruleset: usize,
         asking: Asking,
-        then: impl FnOnce(Prepared<&Arc<BoundLimits>>) -> Result<R, LeftToPython>,
+        then: impl FnOnce(Prepared<&Arc<OnTable>>) -> Result<R, LeftToPython>,
     ) -> Result<R, LeftToPython> {
-        let binder = Binder { policy: self.resolver.policy(), rules: &self.rules, table: &self.table };
+        let binder = Binder { policy: self.resolver.policy(), rules: &self.rules, store: &self.table };
         self.resolver.resolve(subject, ruleset, &binder, |resolved| then(self.prepared(resolved, cost, asking)?))
     }
 
     fn prepared<'a>(
         &self,
-        resolved: &'a Resolved<'_, Arc<BoundLimits>>,
+        resolved: &'a Resolved<'_, Arc<OnTable>>,
         cost: Cost<'_>,
         asking: Asking,
-    ) -> Result<Prepared<&'a Arc<BoundLimits>>, LeftToPython> {
+    ) -> Result<Prepared<&'a Arc<OnTable>>, LeftToPython> {
         let Some(bound) = &resolved.asked.limits else {
             return Ok(Prepared::Free);
         };
@@ -114,7 +118,7 @@ impl<T: Table> Judge<T> {
     }
 
     /// Decide a request and count it, and give what `write` makes of the decision.
-    pub fn decide<B: Borrow<Arc<BoundLimits>>, R>(
+    pub fn decide<B: Borrow<Arc<OnTable>>, R>(
         &self,
         prepared: &Prepared<B>,
         began: Instant,
@@ -142,7 +146,7 @@ impl<T: Table> Judge<T> {
         Ok(write(told, decided))
     }
 
-    fn ask(&self, bound: &BoundLimits, groups: &[(KeyHash, i64)]) -> Result<Answer, Failed> {
+    fn ask(&self, bound: &OnTable, groups: &[(KeyHash, i64)]) -> Result<Answer, Failed> {
         let now_us = self.table.now_us()?;
         let checks: SmallVec<[Check<'_>; 4]> = bound
             .asked

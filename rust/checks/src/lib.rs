@@ -13,5 +13,7 @@ mod forwarded;
 mod header_text;
 mod json;
 mod judge;
+pub mod late_checks;
+pub mod queue;
 mod replies;
 pub mod table;

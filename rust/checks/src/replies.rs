@@ -23,6 +23,11 @@ const FAILED: &str = concat!(
     r#""detail":"the store does not answer: it could not decide this request, and nothing was charged"}}"#
 );
 
+const LOST: &str = concat!(
+    r#"{"type":"about:blank","title":"Internal Server Error","status":500,"#,
+    r#""detail":"unexpected error: see the log"}"#
+);
+
 /// The response to a gateway: a decision as status and header fields, and a problem body on a refusal.
 ///
 /// A `bare` refusal is 403 without a body, with the problem in a field.
@@ -73,5 +78,30 @@ pub fn one(json: String) -> Reply {
 /// The response to several; None for what the table could not decide.
 pub fn several(decisions: &[Option<String>]) -> Reply {
     let written: Vec<&str> = decisions.iter().map(|json| json.as_deref().unwrap_or(FAILED)).collect();
-    one(format!(r#"{{"decisions": [{}]}}"#, written.join(", ")))
+    all(&written)
+}
+
+/// The response to several, each as JSON.
+pub fn all<T: AsRef<str>>(written: &[T]) -> Reply {
+    let texts: Vec<&str> = written.iter().map(AsRef::as_ref).collect();
+    one(format!(r#"{{"decisions": [{}]}}"#, texts.join(", ")))
+}
+
+/// What stands for one of several that failed.
+pub fn failed(failure: &Reply) -> String {
+    format!(r#"{{"error": {}}}"#, String::from_utf8_lossy(&failure.body))
+}
+
+/// A failure for nginx: without a body, with the problem in a field.
+pub fn without_body(mut failure: Reply) -> Reply {
+    // It is one line of ASCII.
+    failure.fields.extend(HeaderValue::from_bytes(&failure.body).map(|value| (X_PROBLEM, value)));
+    failure.body = Bytes::new();
+    failure
+}
+
+/// The response where what came of a check is lost: it may have been charged.
+pub fn lost() -> Reply {
+    let body = Bytes::from_static(LOST.as_bytes());
+    Reply { status: StatusCode::INTERNAL_SERVER_ERROR, content_type: PROBLEM, fields: vec![], body }
 }

@@ -30,6 +30,21 @@ pub fn encode_key(parts: &[&str]) -> Option<String> {
     Some(text)
 }
 
+/// The parts of a key whose text `encode_key` gave.
+pub fn decode_key(text: &str) -> Vec<String> {
+    let decoded = |part: &str| {
+        let mut pieces = part.split('%');
+        let mut whole = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
+            let (code, rest) = piece.split_at_checked(2).unwrap_or((piece, ""));
+            whole.extend(u8::from_str_radix(code, 16).map(char::from));
+            whole.push_str(rest);
+        }
+        whole
+    };
+    text.split('|').map(decoded).collect()
+}
+
 /// The hash of a key, as every table has it for the same parts; None for what is no key.
 ///
 /// A key of one part is the key that is its text.
@@ -55,4 +70,17 @@ fn is_key(parts: &[&str]) -> bool {
 /// What could be taken for a joint of parts, for an escape or for a Redis hash tag, and what is no printed text.
 fn is_special(character: char) -> bool {
     matches!(character, '%' | '|' | '{' | '}' | '\0'..=' ' | '\x7f')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_a_key_tells_its_parts() {
+        for parts in [&["a"][..], &["a|b", "%7C{x}"], &["\u{e9} \0", "%", "|", "100%"], &["{", "}", "\u{7f}\u{80}"]] {
+            let text = encode_key(parts);
+            assert_eq!(text.as_deref().map(decode_key), Some(parts.iter().map(|part| (*part).to_owned()).collect()));
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! Native checks for Python: a policy on a store, as the front door asks it.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use headgate_answers::NamedLimit;
@@ -12,6 +11,7 @@ use headgate_checks::table::{self, Failed};
 use headgate_core::hash::Seed;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check, Mode};
+use headgate_policy::compiled::Policy;
 use headgate_server::decide::{self, Decide, Question, Reply};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use pyo3::exceptions::PyValueError;
@@ -56,7 +56,7 @@ impl table::Table for ClockedTable {
 
 /// A limit as `headgate.service.checks.native_checks` tells of it.
 #[derive(FromPyObject)]
-struct ToldLimit<'py> {
+pub struct ToldLimit<'py> {
     /// A `headgate.decision.NamedLimit`.
     definition: Bound<'py, PyAny>,
     form: PythonForm,
@@ -68,9 +68,12 @@ struct ToldLimit<'py> {
 /// The limits of a tier; None where only Python can ask them.
 type OfTier<'py> = (String, Option<Vec<ToldLimit<'py>>>);
 
+/// Whether a request of a rule may wait, and the limits of its tiers.
+pub type OfRule<'py> = (bool, Vec<OfTier<'py>>);
+
 /// Figures of native checks, over all policies that were in force.
 #[pyclass(frozen, module = "headgate._native")]
-pub struct CheckTally(Tally);
+pub struct CheckTally(pub Tally);
 
 /// A `headgate.observe.prometheus.DecisionCounts`.
 type Counted = (HashMap<(String, &'static str), u64>, HashMap<&'static str, u64>, Vec<u64>, f64);
@@ -104,7 +107,7 @@ impl Checks {
     fn of(
         py: Python<'_>,
         policy: &Bound<'_, PyAny>,
-        rules: Vec<(bool, Vec<OfTier<'_>>)>,
+        rules: Vec<OfRule<'_>>,
         money: Vec<bool>,
         table: &Bound<'_, PyAny>,
         clock: Option<Py<PyAny>>,
@@ -115,23 +118,11 @@ impl Checks {
             Err(Trouble::Python) => return Ok(None),
             Err(Trouble::Raised(error)) => return Err(error),
         };
-        if rules.len() != policy.rules.len() || money.len() != policy.units.len() {
-            return Err(PyValueError::new_err("these are the limits and units of another policy"));
-        }
         let table = table_of(table)?;
         let clock = Clock::new(clock, table.anchor_us());
         let now_us = clock.now_us(py)?;
-        let mut own = Vec::with_capacity(rules.len());
-        for (waits, tiers) in rules {
-            let mut limits = Vec::with_capacity(tiers.len());
-            for (tier, told) in tiers {
-                let known = told.map(|told| known(&table, &policy.units, told, now_us)).transpose()?.flatten();
-                limits.push((tier.into(), known));
-            }
-            own.push(OwnLimits { waits, tiers: limits });
-        }
-        let units = policy.units.iter().zip(money).map(|(name, is_money)| Unit { name: name.clone(), is_money });
-        let units = units.collect();
+        let own = own_limits(&policy, rules, &money, |definition| known(&table, definition, now_us))?;
+        let units = units_of(&policy, money);
         let decider = checks::Checks::new(policy, own, units, ClockedTable { table, clock }, &tally.0);
         Ok(Some(Self { decider: Arc::new(decider) }))
     }
@@ -147,35 +138,45 @@ impl Checks {
         headers: Vec<(Vec<u8>, Vec<u8>)>,
         peer: &str,
     ) -> PyResult<Option<Told<'py>>> {
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            map.append(HeaderName::from_bytes(&name).map_err(bad)?, HeaderValue::from_bytes(&value).map_err(bad)?);
-        }
-        let method = Method::from_bytes(method.as_bytes()).map_err(bad)?;
         let question = Question::Forwarded { ruleset, path, bare };
-        self.asked(py, &decide::Check { question, method: &method, headers: &map, peer: peer.parse().map_err(bad)? })
+        told_of(py, asked(&*self.decider, question, method, headers, peer)?)
     }
 
     fn described<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Option<Told<'py>>> {
-        let (headers, peer) = (HeaderMap::new(), IpAddr::from([127, 0, 0, 1]));
-        let question = Question::Described { body };
-        self.asked(py, &decide::Check { question, method: &Method::POST, headers: &headers, peer })
+        told_of(py, asked(&*self.decider, Question::Described { body }, "POST", vec![], "127.0.0.1")?)
     }
 }
 
-impl Checks {
-    fn asked<'py>(&self, py: Python<'py>, check: &decide::Check<'_>) -> PyResult<Option<Told<'py>>> {
-        match self.decider.decide(check) {
-            decide::Answer::Pass => Ok(None),
-            decide::Answer::Reply(reply) => told(py, &reply).map(Some),
-        }
+/// What a decider answers to a check that Python describes.
+pub fn asked(
+    decider: &impl Decide,
+    question: Question<'_>,
+    method: &str,
+    headers: Vec<(Vec<u8>, Vec<u8>)>,
+    peer: &str,
+) -> PyResult<decide::Answer> {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        map.append(HeaderName::from_bytes(&name).map_err(bad)?, HeaderValue::from_bytes(&value).map_err(bad)?);
+    }
+    let method = Method::from_bytes(method.as_bytes()).map_err(bad)?;
+    let peer = peer.parse().map_err(bad)?;
+    Ok(decider.decide(&decide::Check { question, method: &method, headers: &map, peer }))
+}
+
+/// An answer that is there; None where Python is to answer.
+fn told_of(py: Python<'_>, answer: decide::Answer) -> PyResult<Option<Told<'_>>> {
+    match answer {
+        decide::Answer::Reply(reply) => told(py, &reply).map(Some),
+        decide::Answer::Pass | decide::Answer::Later(_) => Ok(None), // a table never answers later
     }
 }
 
 /// (status, type of the body, body, header fields).
-type Told<'py> = (u16, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
+pub type Told<'py> = (u16, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
-fn told<'py>(py: Python<'py>, reply: &Reply) -> PyResult<Told<'py>> {
+/// A reply.
+pub fn told<'py>(py: Python<'py>, reply: &Reply) -> PyResult<Told<'py>> {
     let pair = |(name, value): &(HeaderName, HeaderValue)| {
         (PyBytes::new(py, name.as_str().as_bytes()), PyBytes::new(py, value.as_bytes()))
     };
@@ -191,26 +192,47 @@ fn bad(error: impl std::error::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// The limits of a rule; None where the table has no room for one of them now, which Python then tries again.
-fn known(
-    table: &AnyTable,
+/// The limits of each rule for checks; `know` says what the store knows of one, None where only Python can ask it.
+pub fn own_limits<L>(
+    policy: &Policy,
+    rules: Vec<OfRule<'_>>,
+    money: &[bool],
+    mut know: impl FnMut(&Bound<'_, PyAny>) -> PyResult<Option<L>>,
+) -> PyResult<Vec<OwnLimits<L>>> {
+    if rules.len() != policy.rules.len() || money.len() != policy.units.len() {
+        return Err(PyValueError::new_err("these are the limits and units of another policy"));
+    }
+    let mut own = Vec::with_capacity(rules.len());
+    for (waits, of_tiers) in rules {
+        let mut tiers = Vec::with_capacity(of_tiers.len());
+        for (tier, told) in of_tiers {
+            let limits = told.map(|told| rule_limits(&policy.units, told, &mut know)).transpose()?.flatten();
+            tiers.push((tier.into(), limits));
+        }
+        own.push(OwnLimits { waits, tiers });
+    }
+    Ok(own)
+}
+
+/// The units of a policy as bodies name them.
+pub fn units_of(policy: &Policy, money: Vec<bool>) -> Vec<Unit> {
+    let units = policy.units.iter().zip(money);
+    units.map(|(name, is_money)| Unit { name: name.clone(), is_money }).collect()
+}
+
+fn rule_limits<L>(
     units: &[Box<str>],
     told: Vec<ToldLimit<'_>>,
-    now_us: i64,
-) -> PyResult<Option<Vec<RuleLimit>>> {
+    know: &mut impl FnMut(&Bound<'_, PyAny>) -> PyResult<Option<L>>,
+) -> PyResult<Option<Vec<RuleLimit<L>>>> {
     let mut limits = Vec::with_capacity(told.len());
     for one in told {
-        let py = one.definition.py();
         let counted: String = one.definition.getattr("limit")?.getattr("of")?.extract()?;
         let Some(unit) = units.iter().position(|name| **name == *counted) else {
             return Ok(None);
         };
-        let limit = match register(table, &one.definition, now_us) {
-            Ok(limit) => limit,
-            Err(error) if error.is_instance(py, &py.import("headgate.errors")?.getattr("StoreError")?) => {
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
+        let Some(limit) = know(&one.definition)? else {
+            return Ok(None);
         };
         let name: String = one.definition.getattr("name")?.extract()?;
         let rule: String = one.definition.getattr("rule")?.extract()?;
@@ -228,4 +250,14 @@ fn known(
         });
     }
     Ok(Some(limits))
+}
+
+/// What a table knows of a limit; None where it has no room for it now, which Python then tries again.
+fn known(table: &AnyTable, definition: &Bound<'_, PyAny>, now_us: i64) -> PyResult<Option<Arc<Registered>>> {
+    let py = definition.py();
+    match register(table, definition, now_us) {
+        Ok(limit) => Ok(Some(limit)),
+        Err(error) if error.is_instance(py, &py.import("headgate.errors")?.getattr("StoreError")?) => Ok(None),
+        Err(error) => Err(error),
+    }
 }

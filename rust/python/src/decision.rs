@@ -37,6 +37,16 @@ impl Decision {
         Self { definitions, answer, degraded }
     }
 
+    /// An answer that was made elsewhere.
+    pub fn made(definitions: Py<PyTuple>, answer: Answer, degraded: &'static str) -> Self {
+        Self { definitions, answer, degraded }
+    }
+
+    /// The answer, and what decided in place of the store.
+    pub fn answer(&self) -> (&Answer, &'static str) {
+        (&self.answer, self.degraded)
+    }
+
     /// The limits that it is on.
     pub fn definitions_of<'py>(&self, py: Python<'py>) -> Bound<'py, PyTuple> {
         self.definitions.bind(py).clone()

@@ -18,6 +18,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::checks::Checks;
+use crate::late_checks::LateChecks;
 
 /// How often it is looked whether all threads have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -49,7 +50,7 @@ impl Door {
         py: Python<'_>,
         listeners: Vec<RawFd>,
         python_socket: PathBuf,
-        checks: Option<&Bound<'_, Checks>>,
+        checks: Option<&Bound<'_, PyAny>>,
         threads: usize,
         forwarded: usize,
         streams: u32,
@@ -57,14 +58,15 @@ impl Door {
     ) -> PyResult<Self> {
         let options = Options { python_socket, threads, bounds: read_bounds(bounds, forwarded, streams)? };
         let listeners = listeners.into_iter().map(listener_of).collect::<Result<Vec<_>, _>>()?;
-        let decider = decider_of(checks);
+        let decider = decider_of(checks)?;
         let threads = py.detach(|| Threads::open(listeners, options, decider))?;
         Ok(Self { threads })
     }
 
     #[pyo3(signature = (checks, /))]
-    fn swap(&self, checks: Option<&Bound<'_, Checks>>) {
-        self.threads.swap(decider_of(checks));
+    fn swap(&self, checks: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.threads.swap(decider_of(checks)?);
+        Ok(())
     }
 
     fn announce_end(&self) {
@@ -100,11 +102,15 @@ impl Drop for Door {
     }
 }
 
-fn decider_of(checks: Option<&Bound<'_, Checks>>) -> Box<dyn Decide> {
-    match checks {
-        Some(checks) => Box::new(Arc::clone(&checks.get().decider)),
-        None => Box::new(PassAll),
+/// What answers checks: `Checks` on a table, `LateChecks` on a store that is waited for; None leaves all to Python.
+fn decider_of(checks: Option<&Bound<'_, PyAny>>) -> PyResult<Box<dyn Decide>> {
+    let Some(checks) = checks else {
+        return Ok(Box::new(PassAll));
+    };
+    if let Ok(late) = checks.cast::<LateChecks>() {
+        return Ok(Box::new(Arc::clone(&late.get().decider)));
     }
+    Ok(Box::new(Arc::clone(&checks.cast::<Checks>()?.get().decider)))
 }
 
 /// A socket of our own for the listening socket that has this descriptor.

@@ -5,6 +5,8 @@ mod answers;
 mod any_table;
 mod arguments;
 mod bound;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod check_batch;
 mod checks;
 mod clock;
 mod decision;
@@ -24,12 +26,17 @@ mod gate_subject;
 mod key_text;
 mod keyed;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod late_checks;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod late_limits;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod lines;
 mod log_block;
 mod log_subject;
 mod measured;
 mod operation;
 mod policy_parts;
+mod redis_calls;
 mod registration;
 mod replay_asked;
 mod replay_judge;
@@ -60,6 +67,12 @@ mod _native {
     use crate::answers::Answers;
     #[pymodule_export]
     use crate::bound::BoundLimits;
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[pymodule_export]
+    use crate::check_batch::CheckBatch;
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[pymodule_export]
+    use crate::check_batch::CheckQueue;
     #[pymodule_export]
     use crate::checks::CheckTally;
     #[pymodule_export]
@@ -83,6 +96,12 @@ mod _native {
     use crate::keyed::KeyedLimits;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
+    use crate::late_checks::LateChecks;
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[pymodule_export]
+    use crate::late_checks::LateReply;
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[pymodule_export]
     use crate::lines::ZoneLines;
     #[pymodule_export]
     use crate::log_block::LogBlock;
@@ -92,6 +111,8 @@ mod _native {
     use crate::operation::Operation;
     #[pymodule_export]
     use crate::policy_parts::PolicyParts;
+    #[pymodule_export]
+    use crate::redis_calls::RedisCalls;
     #[pymodule_export]
     use crate::replay_judge::ReplayJudge;
     #[pymodule_export]

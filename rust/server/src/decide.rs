@@ -1,6 +1,8 @@
 //! What the door asks about a check, and what it is answered.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -56,6 +58,29 @@ pub enum Answer {
     Reply(Reply),
     /// The Python service is to answer: nothing was decided, and nothing charged.
     Pass,
+    /// What the client gets when it is known; until then nothing waits for it but its own request.
+    Later(Later),
+}
+
+/// A reply that is awaited on the thread that asked for it. Dropped, nobody gets it.
+pub struct Later(Pin<Box<dyn Future<Output = Reply> + Send>>);
+
+impl Later {
+    /// What a future gives.
+    pub fn new(reply: impl Future<Output = Reply> + Send + 'static) -> Self {
+        Self(Box::pin(reply))
+    }
+
+    /// The reply.
+    pub fn reply(self) -> Pin<Box<dyn Future<Output = Reply> + Send>> {
+        self.0
+    }
+}
+
+impl fmt::Debug for Later {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Later")
+    }
 }
 
 /// A response that is there as a whole.

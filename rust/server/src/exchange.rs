@@ -127,18 +127,15 @@ impl Exchange {
                 Answered::Here(Reply { status, content_type, fields: vec![], body: Bytes::from_static(b"ok\n") })
             }
             Route::Check | Route::Check403 => {
-                let answer = self.decide(parts, forwarded(parts.uri.path(), route));
                 self.do_without(parts, body);
-                match answer {
-                    Answer::Reply(reply) => Answered::Here(reply),
-                    Answer::Pass => Answered::Passed(Bytes::new()),
-                }
+                let reply = self.decide(parts, forwarded(parts.uri.path(), route)).await;
+                reply.map_or(Answered::Passed(Bytes::new()), Answered::Here)
             }
             Route::Described => match read_whole(parts, body, bounds, &self.connection, held).await {
-                Ok(body) => match self.decide(parts, Question::Described { body: &body }) {
-                    Answer::Reply(reply) => Answered::Here(reply),
-                    Answer::Pass => Answered::Passed(body),
-                },
+                Ok(body) => {
+                    let reply = self.decide(parts, Question::Described { body: &body }).await;
+                    reply.map_or(Answered::Passed(body), Answered::Here)
+                }
                 Err(refusal) => Answered::Refused(refusal),
             },
             Route::Other | Route::None if parts.method == Method::POST => {
@@ -152,13 +149,17 @@ impl Exchange {
         }
     }
 
-    fn decide(&self, parts: &Parts, question: Question<'_>) -> Answer {
+    /// The reply to a check; None where the Python service is to answer.
+    async fn decide(&self, parts: &Parts, question: Question<'_>) -> Option<Reply> {
         let (method, headers, peer) = (&parts.method, &parts.headers, self.connection.peer);
-        let answer = self.worker.decide(&Check { question, method, headers, peer });
-        if matches!(answer, Answer::Pass) {
-            self.worker.stats().left_to_python.fetch_add(1, Relaxed);
+        match self.worker.decide(&Check { question, method, headers, peer }) {
+            Answer::Reply(reply) => Some(reply),
+            Answer::Later(later) => Some(later.reply().await),
+            Answer::Pass => {
+                self.worker.stats().left_to_python.fetch_add(1, Relaxed);
+                None
+            }
         }
-        answer
     }
 
     /// The body is not wanted.

@@ -98,6 +98,11 @@ class _BoundPolicy:
         return self._resolver.policy
 
     @property
+    def answering(self) -> Store:
+        """The store, behind the guard that decides where it does not answer."""
+        return self._answering
+
+    @property
     def clock(self) -> Clock | None:
         """The clock that was given; None for the store's own."""
         return self._clock

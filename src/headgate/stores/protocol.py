@@ -167,6 +167,9 @@ class Store(ABC):
     is_cluster: bool = False
     """Whether keys of different identities lie on different servers."""
 
+    decides_batches: bool = False
+    """Whether it decides what the front door asks of a store that is waited for, see `headgate.stores.batches`."""
+
     shown: str = "another place"
     """Where its states are, for people; no password is in it."""
 

@@ -11,6 +11,8 @@ use headgate_answers::ratelimit::Form;
 use headgate_checks::bound::{OwnLimits, RuleLimit};
 use headgate_checks::checks::{Checks, Unit};
 use headgate_checks::figures::Tally;
+use headgate_checks::late_checks::{LateChecks, Owner};
+use headgate_checks::queue::Queue;
 use headgate_checks::table::{self, Failed};
 use headgate_core::hash::Seed;
 use headgate_core::limit::{Algorithm, Limit};
@@ -84,12 +86,64 @@ pub struct Asking {
     pub checks: Checks<Shared>,
 }
 
-/// Three requests an hour for each address, behind proxies of 127.0.0.0/8, and for each user below /api two, of which
-/// a request that names none is refused; one an hour of all below /slow, which may wait; and a request in flight below
-/// /held. The ruleset `some` has the first alone.
+/// Checks on a table.
 pub fn asking(tally: &Tally) -> Asking {
     let bounds = Bounds { max_keys: 1000, max_log_blocks: 1000, max_holds: 1000, on_full: OnFull::Refuse };
     let table = Table::new([7; 16], ProcessStorage::new(bounds));
+    let (policy, own, units) = parts(|name, limit| {
+        let registered = table.register(Definition { scope: name, text: name, limit }, NOW_US);
+        registered.expect("a sound table").expect("room for a limit")
+    });
+    let table = Arc::new(TestTable {
+        table,
+        now_us: AtomicI64::new(NOW_US),
+        asked: AtomicUsize::new(0),
+        fails_at: AtomicUsize::new(NEVER_FAILS),
+    });
+    let checks = Checks::new(policy, own, units, Shared(Arc::clone(&table)), tally);
+    Asking { table, checks }
+}
+
+/// Knows of limits the places of their rules, and their tier.
+pub struct Places;
+
+impl Owner for Places {
+    type Choice = String;
+
+    fn choice(&self, rules: &[usize], tier: &str) -> String {
+        format!("{rules:?} {tier}")
+    }
+}
+
+/// Checks by the same policy on a store that answers later.
+pub struct Late(LateChecks<Places>);
+
+pub fn late(tally: &Tally, queue: Arc<Queue<String>>) -> Late {
+    let (policy, own, units) = parts(|_, _| ());
+    Late(LateChecks::new(policy, own, units, Places, queue, tally))
+}
+
+impl Late {
+    /// Ask as a gateway does.
+    pub fn forwarded(&self, headers: &HeaderMap) -> decide::Answer {
+        ask(&self.0, Question::Forwarded { ruleset: "default", path: "/", bare: false }, headers)
+    }
+
+    /// Ask with a body.
+    pub fn described(&self, body: &[u8]) -> decide::Answer {
+        ask(&self.0, Question::Described { body }, &HeaderMap::new())
+    }
+}
+
+fn ask(decider: &impl Decide, question: Question<'_>, headers: &HeaderMap) -> decide::Answer {
+    let peer = IpAddr::from([127, 0, 0, 1]);
+    decider.decide(&decide::Check { question, method: &Method::GET, headers, peer })
+}
+
+/// Three requests an hour for each address, behind proxies of 127.0.0.0/8, and for each user below /api two, of which
+/// a request that names none is refused; one an hour of all below /slow, which may wait; and a request in flight below
+/// /held. The ruleset `some` has the first alone.
+fn parts<L>(mut know: impl FnMut(&str, Limit) -> L) -> (Policy, Vec<OwnLimits<L>>, Vec<Unit>) {
     let header = |number, text: &str| Name { text: text.into(), number };
     let rules = AddressRules {
         header: "x-forwarded-for".to_owned(),
@@ -123,7 +177,6 @@ pub fn asking(tally: &Tally) -> Asking {
         let in_flight = algorithm == Algorithm::Concurrent;
         let period_us = if in_flight { 1 } else { HOUR_US };
         let limit = Limit::new(algorithm, 1, quota, period_us, 0).expect("a limit");
-        let registered = table.register(Definition { scope: name, text: name, limit }, NOW_US);
         let form = Form {
             start: format!("\"{name}\";r=").into(),
             window_us: period_us,
@@ -139,7 +192,7 @@ pub fn asking(tally: &Tally) -> Asking {
             text: format!("{quota}/hour fixed").into(),
             unit: "requests".into(),
         };
-        let limit = registered.expect("a sound table").expect("room for a limit");
+        let limit = know(name, limit);
         let policy_item = format!("\"{name}\";q={quota};w=3600").into();
         let limits = Some(vec![RuleLimit { limit, unit: 0, told, policy_item }]);
         own.push(OwnLimits { waits: name == "slow", tiers: vec![(ANY_TIER.into(), limits)] });
@@ -156,14 +209,7 @@ pub fn asking(tally: &Tally) -> Asking {
         ],
     };
     let units = [("requests", false), ("usd", true)].map(|(name, is_money)| Unit { name: name.into(), is_money });
-    let table = Arc::new(TestTable {
-        table,
-        now_us: AtomicI64::new(NOW_US),
-        asked: AtomicUsize::new(0),
-        fails_at: AtomicUsize::new(NEVER_FAILS),
-    });
-    let checks = Checks::new(policy, own, units.into(), Shared(Arc::clone(&table)), tally);
-    Asking { table, checks }
+    (policy, own, units.into())
 }
 
 impl Asking {
@@ -179,10 +225,9 @@ impl Asking {
     }
 
     fn ask(&self, question: Question<'_>, headers: &HeaderMap) -> Option<Reply> {
-        let peer = IpAddr::from([127, 0, 0, 1]);
-        match self.checks.decide(&decide::Check { question, method: &Method::GET, headers, peer }) {
+        match ask(&self.checks, question, headers) {
             decide::Answer::Reply(reply) => Some(reply),
-            decide::Answer::Pass => None,
+            decide::Answer::Pass | decide::Answer::Later(_) => None,
         }
     }
 }

@@ -116,22 +116,28 @@ impl Readings {
 /// cost, of equals the one that resets latest.
 #[inline(always)]
 pub fn binding_of(checks: &[Check], readings: &[Reading], allowed: bool) -> Option<u16> {
+    binding_among(checks.iter().map(|check| (check.shadow, check.cost)), readings, allowed)
+}
+
+/// `binding_of` limits of which each is asked for a cost, and may be a shadow: (whether it is one, the cost).
+#[inline(always)]
+pub fn binding_among(asked: impl Iterator<Item = (bool, i64)>, readings: &[Reading], allowed: bool) -> Option<u16> {
     let mut binding = None;
     if allowed {
         let (mut fewest, mut latest) = (i64::MAX, i64::MIN);
-        for (index, (check, reading)) in (0..).zip(checks.iter().zip(readings)) {
+        for (index, ((shadow, cost), reading)) in (0..).zip(asked.zip(readings)) {
             let Reading { remaining, reset_after_us, .. } = *reading;
-            let further = if check.cost <= 1 { remaining } else { floor_div(remaining, check.cost) };
-            if !check.shadow && (further < fewest || further == fewest && reset_after_us > latest) {
+            let further = if cost <= 1 { remaining } else { floor_div(remaining, cost) };
+            if !shadow && (further < fewest || further == fewest && reset_after_us > latest) {
                 (binding, fewest, latest) = (Some(index), further, reset_after_us);
             }
         }
         return binding;
     }
     let mut longest = 0;
-    for (index, (check, reading)) in (0..).zip(checks.iter().zip(readings)) {
+    for (index, ((shadow, _), reading)) in (0..).zip(asked.zip(readings)) {
         let wait_us = if reading.retry_after_us == NEVER { i64::MAX } else { reading.retry_after_us };
-        if !check.shadow && wait_us > longest {
+        if !shadow && wait_us > longest {
             (binding, longest) = (Some(index), wait_us);
         }
     }

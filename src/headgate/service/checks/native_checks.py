@@ -12,7 +12,7 @@ from headgate.amounts import base_unit, is_money
 from headgate.clock import Clock, SystemClock
 from headgate.decision import NamedLimit
 from headgate.http.fields.ratelimit import Form, form_of, policy_item_of
-from headgate.policy.compiled import Rule
+from headgate.policy.compiled import Policy, Rule
 from headgate.policy.gate import AsyncGate, Gate
 
 _LARGEST_WINDOW_US = 1 << 62
@@ -39,9 +39,25 @@ def native_checks(gate: Gate | AsyncGate, tally: Any) -> Any:
     if core.native is None or table is None:
         return None
     policy = gate.policy
-    rules = [(_waits(rule, waits=policy.waits), _tiers(rule)) for rule in policy.rules]
-    money = [is_money(unit) for unit in policy.units]
-    return core.native.Checks.of(policy, rules, money, table, _own_clock(gate), tally)
+    return core.native.Checks.of(policy, _rules(policy), _money(policy), table, _own_clock(gate), tally)
+
+
+def late_checks(gate: AsyncGate, queue: Any, tally: Any) -> Any:
+    """`native_checks` on a store that is waited for: what they ask is in `queue`, a `CheckQueue`, until it is decided.
+
+    None for a policy with a function of Python.
+    """
+    assert core.native is not None
+    policy = gate.policy
+    return core.native.LateChecks.of(policy, _rules(policy), _money(policy), gate.resolver, queue, tally)
+
+
+def _rules(policy: Policy) -> list[tuple[bool, list[tuple[str, list[ToldLimit] | None]]]]:
+    return [(_waits(rule, waits=policy.waits), _tiers(rule)) for rule in policy.rules]
+
+
+def _money(policy: Policy) -> list[bool]:
+    return [is_money(unit) for unit in policy.units]
 
 
 def _waits(rule: Rule, *, waits: bool) -> bool:

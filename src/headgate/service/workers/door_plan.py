@@ -53,7 +53,7 @@ def plan_door(store: Store, threads: int) -> DoorPlan:
         return DoorPlan(0)
     if getattr(core.native, "Door", None) is None:
         return DoorPlan(0, "the front door needs the native core")
-    if store.blocking or getattr(store, "core", "") == "python":
+    if (store.blocking and not store.decides_batches) or getattr(store, "core", "") == "python":
         return DoorPlan(0, "the front door does not decide on this store")
     return DoorPlan(threads)
 

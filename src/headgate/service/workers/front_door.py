@@ -16,6 +16,7 @@ from typing import Any
 from headgate import core
 from headgate.observe.door_metrics import DoorCounts, DoorMetrics, TallyReader
 from headgate.service.app import Service
+from headgate.service.checks.check_batches import CheckBatches
 from headgate.service.checks.native_checks import native_checks
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.connections import Connections
@@ -57,6 +58,7 @@ class FrontDoor:
         assert core.native is not None
         self._tally = core.native.CheckTally()
         self._decisions = TallyReader(self._tally)
+        self._batches = CheckBatches(service.gate) if service.gate.answering.decides_batches else None
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -74,6 +76,8 @@ class FrontDoor:
             bounds=self._bounds,
         )
         self._listener.close()  # the door has it
+        if self._batches is not None:
+            self._batches.open()
         if self._ends:
             self._door.announce_end()
         self._service.gate.reloaded.append(self._swap)
@@ -103,13 +107,18 @@ class FrontDoor:
                 log.error("%d connections have not ended in their time: they are cut off", still_open)
                 self._door.end(0)
             await asyncio.sleep(LOOK_EVERY_S)
+        if self._batches is not None:
+            self._batches.close()
         self._count()
         self._server.close()
         self.connections.abort()
 
     def _checks(self) -> Any:
-        """What decides checks in the door; None where Python has to, since a subscriber needs an event of each."""
-        return None if self._service.events.each_decision else native_checks(self._service.gate, self._tally)
+        """What decides checks in the door; None where only Python can, or a subscriber needs an event of each."""
+        service = self._service
+        if service.events.each_decision:
+            return None
+        return native_checks(service.gate, self._tally) if self._batches is None else self._batches.checks(self._tally)
 
     def _swap(self) -> None:
         """Have the policy that is in force now decide."""

@@ -6,12 +6,12 @@ Each method is written once, as steps that yield what the store answers; `drive`
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit
-from headgate.drive import all_or_error, drive, drive_async, drive_together
+from headgate.drive import all_or_error, drive, drive_async, drive_together, nested
 from headgate.errors import StoreError
 from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key
@@ -33,6 +33,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
+
+
+class BatchedLimits(NamedTuple):
+    """What the native core has to know of limits that are asked in batches."""
+
+    definitions: tuple[NamedLimit, ...]
+    calls: Any
+    """What packs their calls and reads the replies natively; None where Python does."""
+
+    number: int
+    """What remembers refusals knows them by it."""
+
+    remembers: bool
+    """Whether their refusals are remembered."""
+
+    places: tuple[tuple[str, int], ...]
+    """Where states of theirs are, as `refusals` names them, each with its group."""
 
 
 class _GuardedLimits:
@@ -230,6 +247,25 @@ class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
 
     def decide_many(self, operations: Sequence[Operation], /) -> Awaitable[list[Decision | Exception]]:
         return drive_together(list(map(self._deciding, operations)), self._bound.decide_many)
+
+    @property
+    def batched(self) -> BatchedLimits:
+        """What the native core has to know to ask for them in batches."""
+        memory = self._memory
+        calls = self._bound.native_calls
+        return BatchedLimits(self._limits, calls, memory.number, self._remembers, memory.places)
+
+    def deciding(self, operation: Operation) -> Steps[Decision]:
+        """Decide an operation: yields what the store's servers are to be asked."""
+        return nested(self._deciding(operation), self._bound.deciding)
+
+    def remember(self, operation: Operation, decision: Decision, undone: int) -> None:
+        """Take note of a refusal that the store gave; `undone` was read before it was asked."""
+        self._memory.remember(operation, decision, undone)
+
+    def charged(self, operation: Operation) -> None:
+        """Forget what a charge has changed."""
+        self._memory.charged(operation.keys)
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]:
         return drive_async(self._giving_back(receipt, ago_us))

@@ -113,11 +113,12 @@ class RefusalMemory:
 
     def __init__(self, refusals: Refusals, limits: Sequence[NamedLimit], now_us: Callable[[], int]) -> None:
         refusals.limits += 1
-        self._number = refusals.limits
+        self.number = refusals.limits
         self._refusals = refusals
         self._now_us = now_us
         self.is_used = not any(limit.shadow for limit in limits)
-        self._places = sorted({(limit.scope.rpartition("/")[0], limit.group) for limit in limits})
+        self.places = tuple(sorted({(limit.scope.rpartition("/")[0], limit.group) for limit in limits}))
+        """Where the limits have their states, each with the group whose key it is."""
 
     def recall(self, operation: Operation) -> Decision | None:
         """The refusal that this request is sure to get, with its times as they are now."""
@@ -170,10 +171,10 @@ class RefusalMemory:
             self._refusals.clear()
 
     def _name(self, operation: Operation) -> _Name:
-        return self._number, tuple(encode_key(key) for key in operation.keys), operation.costs
+        return self.number, tuple(encode_key(key) for key in operation.keys), operation.costs
 
     def _states(self, keys: tuple[Key, ...]) -> tuple[_State, ...]:
-        return tuple((place, encode_key(keys[group])) for place, group in self._places)
+        return tuple((place, encode_key(keys[group])) for place, group in self.places)
 
 
 def _later(decision: Decision, passed_us: int) -> Decision:

@@ -9,10 +9,12 @@ second, see `refusals`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError
+from headgate.stores.batches import DecidesBatches, Done, Failing
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.guard.fallback import CHOICES, MAX_LOCAL_KEYS, Choice, Fallback, read_share
 from headgate.stores.guard.kept import KeptSettlements, hastening, settling_on
@@ -66,6 +68,7 @@ class GuardedStore(Store):
         self.clock = store.clock
         self.in_process = store.in_process
         self.is_cluster = store.is_cluster
+        self.decides_batches = store.decides_batches
         self.shown = store.shown
 
     @property
@@ -86,6 +89,10 @@ class GuardedStore(Store):
             return self.bind(limits, clock=clock)
         bound = self.inner.bind_async(limits, clock=clock)
         return AsyncGuardedLimits(self, bound, self._fallback(limits, clock), limits, clock)
+
+    def decide_batch(self, batch: Any, clock: Clock | None, failure: Failing, done: Done) -> None:
+        """Decide the checks of a batch that the front door asks, as limits of `bind_async` do; see `DecidesBatches`."""
+        cast(DecidesBatches, self.inner).decide_batch(self, batch, clock, failure, done)
 
     def check_room(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> None:
         """Raise ConfigError for more limits of one policy than the store can know."""

@@ -19,7 +19,7 @@ from headgate.stores.redis.clients import open_async_connection, open_async_pool
 from headgate.stores.redis.commands import ScriptCall
 from headgate.stores.redis.errors import store_error
 from headgate.stores.redis.first_connection import first_commands
-from headgate.stores.redis.multiplexer import Command, Multiplexer
+from headgate.stores.redis.multiplexer import Multiplexer
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.slot_map import (
@@ -33,6 +33,7 @@ from headgate.stores.redis.slot_map import (
     is_moving,
 )
 from headgate.stores.redis.url import Address, Place
+from headgate.stores.redis.waiting_calls import Command
 
 _AS_BYTES = {NEVER_DECODE: True}
 """For a client of the caller's own that decodes what it reads."""
@@ -97,7 +98,16 @@ class AsyncLink:
         multiplexer = connections.multiplexer
         if not connections.first_is_over or multiplexer is None:
             return list(await asyncio.gather(*map(self.run, calls), return_exceptions=True))
-        replies = await multiplexer.ask_many([call.by_sha for call in calls])
+        return await self.repaired(calls, await multiplexer.ask_many([call.by_sha for call in calls]))
+
+    @property
+    def multiplexer(self) -> Multiplexer | None:
+        """The connection that takes all calls of this event loop; None of a Cluster, and before the first call."""
+        connections = self._here()
+        return connections.multiplexer if connections.first_is_over else None
+
+    async def repaired(self, calls: Sequence[ScriptCall], replies: list[Any]) -> list[Any]:
+        """The replies to scripts, from a multiplexer, with errors as ours; what was not executed is asked again."""
         again: list[int] = []
         for place, reply in enumerate(replies):
             if isinstance(reply, _NOT_EXECUTED):

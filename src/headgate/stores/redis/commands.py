@@ -13,6 +13,7 @@ from functools import partial
 from struct import pack
 from typing import Any, NamedTuple
 
+from headgate import core
 from headgate.algorithms.table import is_in_flight
 from headgate.algorithms.transition import measure_us
 from headgate.clock import Clock
@@ -138,6 +139,38 @@ class Commands:
         self._brief = BRIEF * len(self._order)
         self.are_few = len(self.members) <= MOST_IN_A_HASH and self._locals(self._order) <= MOST_LOCALS
         """Whether they have scripts of their own, if they are of one key."""
+
+    @property
+    def native_calls(self) -> Any:
+        """The native `RedisCalls` of these limits; None on the Python core, for calendars, places and a Cluster."""
+        if core.native is None or not self.members or self.have_borders or self._in_flight or self.needs_several:
+            return None
+        return core.native.RedisCalls(
+            f"{self.prefix}:{{".encode(),
+            [
+                (
+                    member.definition.limit.compiled,
+                    member.numbers,
+                    member.field.encode(),
+                    member.kind,
+                    member.shadow,
+                    member.definition.group,
+                    name.tail,
+                )
+                for member, (name, _) in zip(self.members, self.key_names, strict=True)
+            ],
+            self._order,
+            self._native_script(together=True),
+            self._native_script(together=False),
+        )
+
+    def _native_script(self, *, together: bool) -> tuple[str, str]:
+        """The name of the script that decides limits of one key or of several, and what it takes."""
+        if len(self.members) == 1:
+            return self.members[0].one.sha, "one"
+        if self._have_own_script(self._order, together=together):
+            return self._few(tuple(self._order), together=together).sha, "few"
+        return several_limits().sha, "several"
 
     def usual_script(self) -> Script | None:
         """The script of a usual request, whose identities differ; None where there is no limit."""
@@ -363,7 +396,7 @@ class Commands:
         numbers = self._numbers(members, now_us) if self.have_borders else [member.numbers for member in members]
         usual = usual and own.count(1) == len(own)
         together = len(set(keys)) == 1
-        if len(place) <= (MOST_IN_A_HASH if together else MOST_APART) and self._locals(place) <= MOST_LOCALS:
+        if self._have_own_script(place, together=together):
             if not usual or any(member.shadow for member in members):
                 shadows = [pack("<dB", cost, member.shadow) for cost, member in zip(own, members, strict=True)]
                 numbers.append(pack("<3d", *head) + b"".join(shadows))
@@ -378,6 +411,10 @@ class Commands:
         ]
         return ScriptCall(several_limits(), keys, [kinds, *arguments])
 
+    def _have_own_script(self, place: Sequence[int], *, together: bool) -> bool:
+        """Whether there is a script for just these limits, of one key or of several."""
+        return len(place) <= (MOST_IN_A_HASH if together else MOST_APART) and self._locals(place) <= MOST_LOCALS
+
     def _numbers(self, members: Sequence[Member], now_us: int | None) -> list[bytes]:
         """The numbers of limits with borders among them, which follow those of a calendar window."""
         moment_us = self.moment_us(_SERVERS_TIME if now_us is None else now_us)
@@ -386,7 +423,7 @@ class Commands:
             for member in members
         ]
 
-    def _locals(self, place: list[int]) -> int:
+    def _locals(self, place: Sequence[int]) -> int:
         """How many local variables a script for these limits has, of the 200 that Lua allows."""
         return sum(self._locals_of(number) for number in place)
 

@@ -202,8 +202,16 @@ class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
         return drive_async(self._commands.decide(operation, self._clock), self._run)
 
     def decide_many(self, operations: Sequence[Operation], /) -> Awaitable[list[Decision | Exception]]:
-        works = [self._commands.decide(operation, self._clock) for operation in operations]
-        return drive_together(works, self._run_many)
+        return drive_together(list(map(self.deciding, operations)), self._run_many)
+
+    def deciding(self, operation: Operation) -> ScriptSteps:
+        """Decide an operation: yields the calls to make."""
+        return self._commands.decide(operation, self._clock)
+
+    @property
+    def native_calls(self) -> Any:
+        """What packs the usual calls natively; None where only Python can."""
+        return self._commands.native_calls
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]:
         return drive_async(self._giving_back(receipt, ago_us), self._run)

@@ -1,8 +1,7 @@
 """One connection that many calls share: those of one turn of the event loop travel in one write.
 
-A multiplexer has a queue of calls that were not sent and a queue of those that were; replies come in the
-order of the calls. A caller that gives up waiting leaves a
-place behind, whose reply is read and dropped.
+A multiplexer has a queue of calls that were not sent and a queue of those that were; replies come in the order of the
+calls. A caller that gives up waiting leaves a place behind, whose reply is read and dropped.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from hiredis import pack_command
@@ -19,6 +17,8 @@ from redis import exceptions
 
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.redis.errors import store_error
+from headgate.stores.redis.replies import AsyncReplyParser, has_more
+from headgate.stores.redis.waiting_calls import Command, Packed, Pending, Place, Several
 
 MOST_WAITING = 100_000
 """Calls that may wait at one time; beyond it a call is refused at once."""
@@ -32,59 +32,6 @@ _LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, EOFError)
 _REFUSALS = (exceptions.AuthenticationError, exceptions.BusyLoadingError)
 """What a server said before redis-py closed the connection: nothing was charged."""
 
-_NOT_YET: Any = object()
-"""Stands for a reply that has not come."""
-
-Command = tuple[Any, ...]
-
-
-class _Several:
-    """The replies to commands that are asked together: a list of them, errors in their places, once all are there."""
-
-    __slots__ = ("_left", "replies", "whole")
-
-    def __init__(self, count: int, whole: asyncio.Future[list[Any]]) -> None:
-        self.replies: list[Any] = [_NOT_YET] * count
-        self.whole = whole
-        self._left = count
-
-    def take(self, place: int, reply: Any) -> None:
-        self.replies[place] = reply
-        self._left -= 1
-        if not self._left:
-            self.whole.set_result(self.replies)
-
-
-class _Place:
-    """One of several replies, settled as the future of a single one is."""
-
-    __slots__ = ("_place", "_several")
-
-    def __init__(self, several: _Several, place: int) -> None:
-        self._several = several
-        self._place = place
-
-    def done(self) -> bool:
-        return self._several.replies[self._place] is not _NOT_YET or self._several.whole.done()
-
-    def set_result(self, reply: Any) -> None:
-        self._several.take(self._place, reply)
-
-    def set_exception(self, error: Exception) -> None:
-        self._several.take(self._place, error)
-
-
-@dataclass(slots=True, eq=False)
-class _Pending:
-    command: Command
-    before: Command | None
-    """A command that goes ahead in the same write; no call waits for its reply."""
-
-    reply: asyncio.Future[Any] | _Place
-    deadline: float
-    is_usual: bool
-    """Whether it has as long as every call, so that none behind it has less."""
-
 
 class Multiplexer:
     """Calls over one connection, for one event loop. `connect` gives a connection of redis-py that is open."""
@@ -94,13 +41,14 @@ class Multiplexer:
         self._shown = shown
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._pending: deque[_Pending] = deque()
-        self._sent: deque[_Pending | None] = deque()
+        self._pending: deque[Pending | Packed] = deque()
+        self._sent: deque[Pending | Packed | None] = deque()
         self._wake_writer = asyncio.Event()
         self._wake_reader = asyncio.Event()
         self._connection: Any = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._watch: asyncio.TimerHandle | None = None
+        self._is_writing = False
         self.writes = 0
         self.connections = 0
 
@@ -117,7 +65,7 @@ class Multiplexer:
             reply.set_exception(StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already"))
             return reply
         deadline = self._loop.time() + (within_s or self._timeout_s)
-        self._pending.append(_Pending(command, before, reply, deadline, within_s is None))
+        self._pending.append(Pending(command, before, reply, deadline, within_s is None))
         self._begin()
         return reply
 
@@ -128,19 +76,43 @@ class Multiplexer:
             refused = StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already")
             whole.set_result([refused] * len(commands))
             return whole
-        several = _Several(len(commands), whole)
+        several = Several(len(commands), whole)
         deadline = self._loop.time() + self._timeout_s
         self._pending.extend(
-            [_Pending(command, None, _Place(several, place), deadline, True) for place, command in enumerate(commands)]
+            [Pending(command, None, Place(several, place), deadline, True) for place, command in enumerate(commands)]
         )
         self._begin()
         return whole
+
+    def ask_packed(self, commands: bytes, count: int, take: Callable[[list[Any]], object]) -> None:
+        """`ask_many` of at least one command that are packed already; `take` is called with the replies.
+
+        It may be called at once, and must not raise. On an open connection they are written at once.
+        """
+        if len(self._pending) + len(self._sent) + count > MOST_WAITING:
+            refused = StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already")
+            take([refused] * count)
+            return
+        packed = Packed(commands, count, take, self._loop.time() + self._timeout_s)
+        writer = None if self._pending or self._is_writing else getattr(self._connection, "_writer", None)
+        if writer is None:
+            self._pending.append(packed)
+            self._begin()
+            return
+        self._sent.append(packed)
+        self.writes += 1
+        self._wake_reader.set()
+        self._watch_deadlines()
+        writer.write(commands)  # where the connection is lost, the reader learns of it
 
     def _begin(self) -> None:
         """Have what waits sent, and its deadline kept."""
         if not self._tasks:
             self._tasks = (self._loop.create_task(self._write()), self._loop.create_task(self._read()))
         self._wake_writer.set()
+        self._watch_deadlines()
+
+    def _watch_deadlines(self) -> None:
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout_s / _LOOKS_IN_A_DEADLINE, self._look)
 
@@ -182,10 +154,17 @@ class Multiplexer:
     async def _send(self) -> None:
         connection = self._connection
         packed: list[bytes] = []
-        while self._pending and len(packed) < MOST_IN_A_WRITE:
+        count = 0
+        while self._pending and count < MOST_IN_A_WRITE:
             ask = self._pending.popleft()
             if ask.reply.done():
                 continue
+            if isinstance(ask, Packed):
+                count += ask.count
+                packed.append(ask.commands)
+                self._sent.append(ask)
+                continue
+            count += 1
             if ask.before is not None:
                 packed.append(pack_command(ask.before))
                 self._sent.append(None)
@@ -195,10 +174,13 @@ class Multiplexer:
             return
         self.writes += 1
         self._wake_reader.set()
+        self._is_writing = True
         try:
             await connection.send_packed_command(packed, check_health=False)
         except Exception as error:
             await self._lose(self._lost(error))
+        finally:
+            self._is_writing = False
 
     async def _read(self) -> None:
         while True:
@@ -206,19 +188,53 @@ class Multiplexer:
             self._wake_reader.clear()
             while self._sent and (connection := self._connection) is not None:
                 try:
-                    reply = await connection.read_response(disable_decoding=True)
-                except exceptions.ResponseError as error:
-                    self._settle(error)
+                    await self._read_some(connection)
                 except Exception as error:  # of the network, or what redis-py makes of bytes that are no reply
                     if connection is self._connection:
                         await self._lose(self._lost(error))
                 else:
-                    self._settle(reply)
-                    if not self._sent and connection is self._connection and _has_more(connection):
+                    if not self._sent and connection is self._connection and has_more(connection):
                         await self._lose(StoreUnavailable(f"{self._shown}: it sends more than was asked for"))
 
+    async def _read_some(self, connection: Any) -> None:
+        """Settle calls with the next replies; those that come together take one turn of the event loop."""
+        parser = connection._parser
+        if not isinstance(parser, AsyncReplyParser):  # of a caller's client
+            try:
+                self._settle(await connection.read_response(disable_decoding=True))
+            except exceptions.ResponseError as error:
+                self._settle(error)
+            return
+        if not self._settle_read(connection):
+            await parser.read_from_socket()
+            self._settle_read(connection)
+
+    def _settle_read(self, connection: Any) -> bool:
+        """Settle calls with what was read already; whether there was something."""
+        settled = False
+        while (sent := self._sent) and connection is self._connection:
+            first = sent[0]
+            packed = first.reply if isinstance(first, Packed) else None
+            replies = connection._parser.take(1 if packed is None else packed.left)
+            if not replies:
+                break
+            settled = True
+            if packed is None:
+                self._settle(replies[0])
+                continue
+            if len(replies) == packed.left:
+                sent.popleft()  # what comes of them may be asked next
+            packed.add(replies)
+        return settled
+
     def _settle(self, reply: Any) -> None:
-        ask = self._sent.popleft()
+        ask = self._sent[0]
+        if isinstance(ask, Packed):  # of a parser of the caller's own
+            if ask.reply.left == 1:
+                self._sent.popleft()
+            ask.reply.add([reply])
+            return
+        self._sent.popleft()
         if ask is None or ask.reply.done():
             return
         if isinstance(reply, Exception):
@@ -282,9 +298,3 @@ class Multiplexer:
         queue.clear()
         for ask in waiting:
             ask.reply.set_exception(error)
-
-
-def _has_more(connection: Any) -> bool:
-    """Whether something was read that answers no call: it would be taken for the next reply."""
-    reader = getattr(connection._parser, "_reader", None)
-    return reader is not None and bool(reader.has_data())

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from redis import exceptions
+from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.asyncio.connection import DefaultParser as DefaultAsyncParser
 from redis.connection import DefaultParser
 
@@ -23,6 +24,12 @@ LONGEST_REPLY = 64 << 20
 
 _TOO_MANY = re.compile(rb"(?:\A|\n)[*%~>|]\+?[0-9]{7,}")
 """An array, map, set or push of ten million elements, as none is."""
+
+_MAYBE_TOO_MANY = re.compile(rb"[*%~>|]\+?[0-9]{7}")
+"""What is in all of those, and is found sooner where it is not."""
+
+_REPLIES = (bytes, int, list, type(None))
+"""What replies are in the second version of the protocol, beside errors."""
 
 _HEAD = 32
 _SLOTS = 16384
@@ -44,7 +51,7 @@ class _Reader:
         if length is None:
             length = len(data) - start
         end = start + length
-        if _TOO_MANY.search(data, start, end) or (
+        if (_MAYBE_TOO_MANY.search(data, start, end) and _TOO_MANY.search(data, start, end)) or (
             self._last and _TOO_MANY.search(self._last + bytes(data[start : start + _HEAD]))
         ):
             raise exceptions.InvalidResponse("a reply of millions of elements")
@@ -59,6 +66,16 @@ class _Reader:
         if not self._reader.has_data():
             self._last, self._length = b"", 0
         return reply
+
+    def take(self, most: int) -> list[Any]:
+        """Up to so many replies of those that were read whole, as bytes."""
+        gets = self._reader.gets
+        replies: list[Any] = []
+        while len(replies) < most and (reply := gets(False)) is not NOT_ENOUGH_DATA:
+            replies.append(reply)
+        if not self._reader.has_data():
+            self._last, self._length = b"", 0
+        return replies
 
 
 class ReplyParser(_Parser):  # type: ignore[misc]
@@ -108,6 +125,24 @@ class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
 
     async def handle_push_response(self, response: Any, **_: Any) -> Any:
         raise exceptions.InvalidResponse("a push, which was not asked for")
+
+    def take(self, most: int) -> list[Any]:
+        """Up to so many replies that have come whole; raises what says that the connection is of no use."""
+        replies: list[Any] = self._reader.take(most)
+        for reply in replies:
+            if type(reply) is bytes:
+                continue
+            if isinstance(reply, exceptions.ConnectionError):
+                raise reply
+            if not isinstance(reply, exceptions.ResponseError) and type(reply) not in _REPLIES:
+                raise exceptions.InvalidResponse("a push, which was not asked for")
+        return replies
+
+
+def has_more(connection: Any) -> bool:
+    """Whether something was read that answers no call: it would be taken for the next reply."""
+    reader = getattr(connection._parser, "_reader", None)
+    return reader is not None and bool(reader.has_data())
 
 
 def read_time(reply: Any) -> int:

@@ -15,8 +15,10 @@ from redis.crc import key_slot
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError
+from headgate.stores.batches import Done, Failing
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Store, StoreStats
 from headgate.stores.redis.async_link import AsyncLink
+from headgate.stores.redis.check_batches import decide_batch
 from headgate.stores.redis.clients import open_client
 from headgate.stores.redis.commands import Commands
 from headgate.stores.redis.errors import store_error
@@ -44,6 +46,7 @@ class RedisStore(Store):
     """
 
     blocking = True
+    decides_batches = True
 
     def __init__(self, server: str | Any, *, prefix: str | None = None) -> None:
         self._sync_link: SyncLink | None = None
@@ -78,6 +81,10 @@ class RedisStore(Store):
     def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
         """The limits, ready to be asked from an event loop."""
         return AsyncRedisLimits(self.async_link, self.commands(limits), clock, self.turns)
+
+    def decide_batch(self, guard: Any, batch: Any, clock: Clock | None, failure: Failing, done: Done) -> None:
+        """Decide the checks of a batch that the front door asks."""
+        decide_batch(self.async_link, guard, batch, clock, failure, done)
 
     @property
     def sync_link(self) -> SyncLink:

@@ -1,0 +1,104 @@
+//! Native checks for Python on a store that is waited for: the front door asks them, Python has them decided.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use headgate_checks::late_checks;
+use headgate_server::decide::{Answer, Question, Reply};
+use pyo3::prelude::*;
+
+use crate::check_batch::CheckQueue;
+use crate::checks::{CheckTally, OfRule, Told, asked, own_limits, told, units_of};
+use crate::gate_policy::read_policy;
+use crate::gate_subject::Trouble;
+use crate::late_limits::Binds;
+
+/// Answers checks as the Python service does, when the store has.
+#[pyclass(frozen, module = "headgate._native")]
+pub struct LateChecks {
+    /// What the front door asks.
+    pub decider: Arc<late_checks::LateChecks<Binds>>,
+}
+
+#[pymethods]
+impl LateChecks {
+    /// None for a policy that only Python can apply.
+    #[staticmethod]
+    fn of(
+        policy: &Bound<'_, PyAny>,
+        rules: Vec<OfRule<'_>>,
+        money: Vec<bool>,
+        resolver: Py<PyAny>,
+        queue: &CheckQueue,
+        tally: &CheckTally,
+    ) -> PyResult<Option<Self>> {
+        let policy = match read_policy(policy) {
+            Ok(policy) => policy,
+            Err(Trouble::Python) => return Ok(None),
+            Err(Trouble::Raised(error)) => return Err(error),
+        };
+        let own = own_limits(&policy, rules, &money, |_| Ok(Some(())))?;
+        let units = units_of(&policy, money);
+        let (binds, queue) = (Binds(Arc::new(resolver)), Arc::clone(&queue.queue));
+        Ok(Some(Self { decider: Arc::new(late_checks::LateChecks::new(policy, own, units, binds, queue, &tally.0)) }))
+    }
+
+    #[allow(clippy::too_many_arguments)] // what a request of a gateway has
+    fn forwarded(
+        &self,
+        ruleset: &str,
+        path: &str,
+        bare: bool,
+        method: &str,
+        headers: Vec<(Vec<u8>, Vec<u8>)>,
+        peer: &str,
+    ) -> PyResult<Option<LateReply>> {
+        let question = Question::Forwarded { ruleset, path, bare };
+        Ok(LateReply::of(asked(&*self.decider, question, method, headers, peer)?))
+    }
+
+    fn described(&self, body: &[u8]) -> PyResult<Option<LateReply>> {
+        let question = Question::Described { body };
+        Ok(LateReply::of(asked(&*self.decider, question, "POST", vec![], "127.0.0.1")?))
+    }
+}
+
+type Waiting = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+/// A reply that is there, or comes when its batch has been decided.
+#[pyclass(frozen, module = "headgate._native")]
+pub struct LateReply(Mutex<Known>);
+
+enum Known {
+    Here(Reply),
+    Later(Waiting),
+}
+
+impl LateReply {
+    fn of(answer: Answer) -> Option<Self> {
+        let known = match answer {
+            Answer::Pass => return None,
+            Answer::Reply(reply) => Known::Here(reply),
+            Answer::Later(later) => Known::Later(later.reply()),
+        };
+        Some(Self(Mutex::new(known)))
+    }
+}
+
+#[pymethods]
+impl LateReply {
+    /// The reply; None while it is waited for.
+    fn told<'py>(&self, py: Python<'py>) -> PyResult<Option<Told<'py>>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Known::Later(waiting) = &mut *known
+            && let Poll::Ready(reply) = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        {
+            *known = Known::Here(reply);
+        }
+        match &*known {
+            Known::Here(reply) => told(py, reply).map(Some),
+            Known::Later(_) => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Limits on a store that is waited for, as native checks know them: bound by Python when a batch is taken.
+
+use std::sync::{Arc, OnceLock};
+
+use headgate_checks::late_checks::Owner;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+use crate::redis_calls::RedisCalls;
+
+/// Who binds the limits of a policy: a `headgate.policy.resolver.Resolver`, asked when a batch is taken.
+pub struct Binds(pub Arc<Py<PyAny>>);
+
+/// Limits of rules for a tier.
+pub struct Choice {
+    resolver: Arc<Py<PyAny>>,
+    rules: Box<[usize]>,
+    tier: Box<str>,
+    bound: OnceLock<Chosen>,
+}
+
+/// The same, bound to the store: what a `BatchedLimits` of the guard says of them.
+pub struct Chosen {
+    /// The limits.
+    pub limits: Py<PyAny>,
+    /// Their definitions.
+    pub definitions: Py<PyTuple>,
+    /// What packs their calls and reads the replies; None where Python does.
+    pub calls: Option<Py<RedisCalls>>,
+    /// What remembers refusals knows them by this number.
+    pub number: i64,
+    /// Whether refusals are remembered.
+    pub remembers: bool,
+    /// Where states of theirs are, each with its group.
+    pub places: Vec<(Py<PyString>, usize)>,
+}
+
+impl Owner for Binds {
+    type Choice = Choice;
+
+    fn choice(&self, rules: &[usize], tier: &str) -> Choice {
+        Choice { resolver: Arc::clone(&self.0), rules: rules.into(), tier: tier.into(), bound: OnceLock::new() }
+    }
+}
+
+/// A `headgate.stores.guard.limits.BatchedLimits`.
+#[derive(FromPyObject)]
+struct Batched {
+    definitions: Py<PyTuple>,
+    calls: Option<Py<RedisCalls>>,
+    number: i64,
+    remembers: bool,
+    places: Vec<(Py<PyString>, usize)>,
+}
+
+impl Choice {
+    /// The limits, which are bound when they are first asked for.
+    pub fn bound(&self, py: Python<'_>) -> PyResult<&Chosen> {
+        if let Some(chosen) = self.bound.get() {
+            return Ok(chosen);
+        }
+        let rules = PyTuple::new(py, &self.rules)?;
+        let bound = self.resolver.bind(py).call_method1("bound_for", (rules, &*self.tier))?;
+        let limits = bound.get_item(0)?;
+        let Batched { definitions, calls, number, remembers, places } = limits.getattr("batched")?.extract()?;
+        let chosen = Chosen { limits: limits.unbind(), definitions, calls, number, remembers, places };
+        Ok(self.bound.get_or_init(|| chosen))
+    }
+
+    /// The same where they are bound already.
+    pub fn known(&self) -> Option<&Chosen> {
+        self.bound.get()
+    }
+}

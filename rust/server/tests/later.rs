@@ -1,0 +1,108 @@
+//! Replies that come later: in the order of a pipeline, side by side on HTTP/2, and when the door ends.
+
+#![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
+
+mod support;
+
+use std::net::TcpListener;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use bytes::Bytes;
+use headgate_server::bounds::Bounds;
+use headgate_server::decide::{Answer, Check, Decide, Later, Reply};
+use headgate_server::door::{Door, Options};
+use http::StatusCode;
+use support::behind::Behind;
+use support::{Running, WAIT, check, wait_until};
+use tokio::sync::oneshot;
+
+/// Gives the other side what tells each reply; a reply that is never told is 500.
+struct Asking(Sender<oneshot::Sender<u16>>);
+
+impl Decide for Asking {
+    fn decide(&self, _: &Check<'_>) -> Answer {
+        let (teller, told) = oneshot::channel();
+        self.0.send(teller).expect("a test that takes it");
+        Answer::Later(Later::new(async move {
+            let status = StatusCode::from_u16(told.await.unwrap_or(500)).expect("a status");
+            Reply { status, content_type: "text/plain", fields: vec![], body: Bytes::new() }
+        }))
+    }
+}
+
+fn start() -> (Running, Receiver<oneshot::Sender<u16>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let behind = Behind::start();
+    let options = Options { python_socket: behind.socket.clone(), threads: 1, bounds: Bounds::default() };
+    let (sender, asked) = channel();
+    let door = Door::open(vec![listener], options, Box::new(Asking(sender))).expect("a door");
+    (Running { door, address, behind }, asked)
+}
+
+fn next(asked: &Receiver<oneshot::Sender<u16>>) -> oneshot::Sender<u16> {
+    asked.recv_timeout(WAIT).expect("a check")
+}
+
+#[test]
+fn a_pipeline_is_answered_in_its_order() {
+    let (running, asked) = start();
+    let mut client = running.connect();
+    client.send(check("a").repeat(3));
+    for status in [200, 429, 200] {
+        next(&asked).send(status).expect("an exchange that waits");
+        assert_eq!(client.response().status, status);
+    }
+    assert_eq!(running.count("check", 200), 2);
+}
+
+#[test]
+fn a_connection_that_waits_holds_up_no_other() {
+    let (running, asked) = start();
+    let (mut first, mut second) = (running.connect(), running.connect());
+    first.send(check("a"));
+    let slow = next(&asked);
+    second.send(check("b"));
+    next(&asked).send(429).expect("an exchange that waits");
+    assert_eq!(second.response().status, 429);
+    slow.send(200).expect("an exchange that waits");
+    assert_eq!(first.response().status, 200);
+}
+
+#[test]
+fn a_client_that_leaves_is_answered_and_holds_nothing_afterwards() {
+    let (running, asked) = start();
+    let mut client = running.connect();
+    client.send(check("a"));
+    let teller = next(&asked);
+    drop(client);
+    teller.send(200).expect("an exchange that waits");
+    running.wait_for_the_end();
+    assert_eq!(running.count("check", 200), 1);
+}
+
+#[test]
+fn what_was_cut_off_is_waited_for_no_more() {
+    let (running, asked) = start();
+    let mut client = running.connect();
+    client.send(check("a"));
+    let teller = next(&asked);
+    running.door.end(Duration::ZERO);
+    wait_until("the exchange ended", || teller.is_closed());
+}
+
+#[test]
+fn what_waits_when_the_door_ends_is_answered() {
+    let (running, asked) = start();
+    let mut client = running.connect();
+    client.send(check("a"));
+    let teller = next(&asked);
+    running.door.end(WAIT);
+    std::thread::sleep(Duration::from_millis(100)); // the door is ending
+    assert!(!running.door.has_ended());
+    teller.send(200).expect("an exchange that waits");
+    let response = client.response();
+    assert_eq!((response.status, response.field("connection")), (200, Some("close")));
+    wait_until("the door ended", || running.door.has_ended());
+}

@@ -1,0 +1,155 @@
+"""Batches of checks that the front door asks, decided on a guarded Redis; docs/decisions/0071.
+
+A native `CheckBatch` packs the calls of usual checks and reads the replies of those that went well. Everything else is
+done by the steps that decide an operation alone: what is decided without the store, what is remembered, calendars, long
+keys, errors. All of it travels in one write, in the order of the checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Any
+
+from hiredis import pack_command
+
+from headgate.clock import Clock, SystemClock
+from headgate.decision import Decision
+from headgate.drive import begun, drive_together
+from headgate.keys import check_now
+from headgate.stores.batches import Done, Failing
+from headgate.stores.guard.breaker import CLOSED
+from headgate.stores.redis.async_link import AsyncLink
+from headgate.stores.redis.commands import ScriptCall
+
+if TYPE_CHECKING:
+    from headgate.stores.guard.store import GuardedStore
+
+Steps = Generator[ScriptCall, Any, Decision]
+
+
+def decide_batch(
+    link: AsyncLink, guard: GuardedStore, batch: Any, clock: Clock | None, failure: Failing, done: Done
+) -> None:
+    """Decide each check of a batch as the limits behind the guard do; see `DecidesBatches`."""
+    run = _Run(link, guard, batch, failure, done)
+    try:
+        run.begin(clock)
+    except Exception as error:
+        done(error)
+
+
+class _Run:
+    """A batch on its way. What is usual takes two turns of the event loop, and no task."""
+
+    def __init__(self, link: AsyncLink, guard: GuardedStore, batch: Any, failure: Failing, done: Done) -> None:
+        self._link = link
+        self._guard = guard
+        self._batch = batch
+        self._odd = _OddChecks(batch, failure)
+        self._done = done
+        self._undone = guard.refusals.undone
+        self._count = 0
+
+    def begin(self, clock: Clock | None) -> None:
+        """Ask the store, or whatever decides in its place."""
+        batch, odd, multiplexer = self._batch, self._odd, self._link.multiplexer
+        if self._guard.breaker.state != CLOSED or multiplexer is None:
+            odd.begin(range(len(batch)))
+            self._finish(None)
+            return
+        places, refusals = batch.odd(), self._guard.refusals
+        if refusals.known:
+            places = sorted({*places, *batch.known(refusals.known)})
+        odd.begin(places)
+        packed, self._count = batch.pack(
+            {place: pack_command(call.by_sha) for place, call in odd.calls.items()}, _moment_of(clock)
+        )
+        if self._count:
+            multiplexer.ask_packed(packed, self._count, self._take)
+        else:
+            self._done(None)
+
+    def _take(self, replies: list[Any]) -> None:
+        """Go on with the replies."""
+        try:
+            left = self._read(replies)
+            self._odd.begin(place for place in left if place not in self._odd.calls)
+            self._finish(left)
+        except Exception as error:
+            self._done(error)
+
+    def _read(self, replies: list[Any]) -> dict[int, Any]:
+        """Take note of the replies that are as usual; gives the others, by place."""
+        batch, guard = self._batch, self._guard
+        left, refused = batch.read(replies)
+        if guard.breaker.failures and len(left) < self._count:
+            guard.breaker.succeeded()
+        self._forget_charged(0)
+        for place in refused:
+            batch.limits(place).remember(batch.operation(place), batch.decision(place), self._undone)
+        if refused:
+            self._forget_charged(refused[0])
+        return dict(left)
+
+    def _forget_charged(self, first: int) -> None:
+        """Have refusals forgotten that a check which was charged has changed, from that place on."""
+        known = self._guard.refusals
+        for place in self._batch.charged(known.of_state) if known.known else ():
+            if place >= first:
+                self._batch.limits(place).charged(self._batch.operation(place))
+
+    def _finish(self, replies: dict[int, Any] | None) -> None:
+        """Go on with what is decided by steps, if there is such, from replies to the first of these."""
+        if not self._odd.calls:
+            self._done(None)
+            return
+        task = begun(self._odd.go_on(self._link, replies))
+        task.add_done_callback(lambda ended: self._done(ended.exception()))
+
+
+def _moment_of(clock: Clock | None) -> int | None:
+    """The moment of a clock that stands in for the server's."""
+    return None if clock is None or isinstance(clock, SystemClock) else check_now(clock.now_us())
+
+
+class _OddChecks:
+    """The checks of a batch that are decided by steps, by their places."""
+
+    def __init__(self, batch: Any, failure: Failing) -> None:
+        self._batch = batch
+        self._failure = failure
+        self._works: dict[int, Steps] = {}
+        self.calls: dict[int, ScriptCall] = {}
+        """What each of them is waiting for."""
+
+    def begin(self, places: Iterable[int]) -> None:
+        """Take the first step of each, or have it decided."""
+        for place in places:
+            work = self._batch.limits(place).deciding(self._batch.operation(place))
+            try:
+                self.calls[place] = next(work)
+            except StopIteration as stop:
+                self._settle(place, stop.value)
+            except Exception as error:
+                self._settle(place, error)
+            else:
+                self._works[place] = work
+
+    async def go_on(self, link: AsyncLink, replies: dict[int, Any] | None) -> None:
+        """Go on to the end, from replies to the first steps; where there are none, these are asked first."""
+        calls = list(self.calls.values())
+        if not calls:
+            return
+        if replies is None:
+            came = await link.run_many(calls)
+        else:
+            came = await link.repaired(calls, [replies[place] for place in self.calls])
+        results = await drive_together(list(self._works.values()), link.run_many, came)
+        for place, result in zip(self._works, results, strict=True):
+            self._settle(place, result)
+
+    def _settle(self, place: int, result: Decision | Exception) -> None:
+        if isinstance(result, Exception):
+            self._batch.failed(place, *self._failure(result))
+        else:
+            self._batch.decided(place, result)
