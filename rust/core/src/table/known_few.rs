@@ -56,6 +56,7 @@ impl<S: Storage> Table<S> {
 ///
 /// None where there is more to do than to replace three numbers of each: then nothing was changed.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)] // of four lists at once, whose length is known: shorter than pairs of pairs
 fn decide_few<S: Storage, const N: usize>(
     checks: &[Check],
     transaction: &mut Transaction<'_, S>,
@@ -68,12 +69,12 @@ fn decide_few<S: Storage, const N: usize>(
     };
     let (mut charged, mut readings, guards) = ([[0; 3]; N], [Reading::default(); N], &guards[..]);
     let (mut allowed, mut all_charged) = (true, true);
-    let each = charged.iter_mut().zip(&mut readings);
-    for ((check, location), (charged, reading)) in checks.iter().zip(locations).zip(each) {
+    for number in 0..N {
+        let (check, location, reading) = (&checks[number], &locations[number], &mut readings[number]);
         let Place::Found(index) = location.place else {
             return Ok(None);
         };
-        if !judge(&guards[location.guard], index, check, now_us, &mode, (charged, reading)) {
+        if !judge(&guards[location.guard], index, check, now_us, &mode, (&mut charged[number], reading)) {
             return Ok(None);
         }
         allowed &= check.shadow || reading.allowed();
