@@ -427,7 +427,8 @@ class Checks:
 class CheckQueue:
     """Checks that the front door asks of a store that is waited for, until Python takes them. Of Linux alone.
 
-    `event` is the descriptor of an eventfd, which is written to when something waits where nothing did.
+    `event` is the descriptor of an eventfd, which is written to when something waits where nothing did and no batch is
+    under way: take again when one is finished.
     """
 
     def __new__(cls, event: int) -> CheckQueue: ...

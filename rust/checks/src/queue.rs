@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::take;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headgate_core::table::answer::Answer;
@@ -69,17 +69,20 @@ impl Drop for Place {
 pub struct Queue<C> {
     waiting: Mutex<VecDeque<Asking<C>>>,
     unanswered: Arc<AtomicUsize>,
+    /// Batches that were taken and are not finished.
+    under_way: Arc<AtomicUsize>,
     wake: Wake,
 }
 
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
 impl<C> Queue<C> {
-    /// A queue; `wake` is called when something waits where nothing did before.
+    /// A queue; `wake` is called when something waits where nothing did before, and no batch is under way: whoever takes
+    /// batches looks again when one is finished.
     ///
     /// A thread with an event loop calls it once the tasks that are ready have asked, too.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { waiting: Mutex::default(), unanswered: Arc::default(), wake: Arc::new(wake) }
+        Self { waiting: Mutex::default(), unanswered: Arc::default(), under_way: Arc::default(), wake: Arc::new(wake) }
     }
 
     /// Ask about the checks of a request, and get what came of them; None where too many wait already.
@@ -94,7 +97,7 @@ impl<C> Queue<C> {
         let was_empty = waiting.is_empty();
         waiting.push_back(Asking { checks, answers, home: home.clone(), _place: place });
         drop(waiting);
-        if was_empty {
+        if was_empty && self.under_way.load(SeqCst) == 0 {
             match home {
                 Some(home) => home.wake(&self.wake),
                 None => (self.wake)(),
@@ -118,7 +121,7 @@ impl<C> Queue<C> {
             }
         }
         drop(waiting);
-        (count > 0).then(|| Batch::new(askings, count))
+        (count > 0).then(|| Batch::new(askings, count, Arc::clone(&self.under_way)))
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Asking<C>>> {
@@ -132,15 +135,17 @@ pub struct Batch<C> {
     /// For each check of which asking it is, and which of its checks.
     places: Vec<(usize, usize)>,
     outcomes: Vec<Option<Outcome>>,
+    under_way: Arc<AtomicUsize>,
 }
 
 impl<C> Batch<C> {
-    fn new(askings: Vec<Asking<C>>, count: usize) -> Self {
+    fn new(askings: Vec<Asking<C>>, count: usize, under_way: Arc<AtomicUsize>) -> Self {
+        under_way.fetch_add(1, SeqCst);
         let mut places = Vec::with_capacity(count);
         for (number, asking) in askings.iter().enumerate() {
             places.extend((0..asking.checks.len()).map(|check| (number, check)));
         }
-        Self { askings, places, outcomes: (0..count).map(|_| None).collect() }
+        Self { askings, places, outcomes: (0..count).map(|_| None).collect(), under_way }
     }
 
     /// How many checks.
@@ -175,6 +180,7 @@ impl<C> Batch<C> {
 impl<C> Drop for Batch<C> {
     /// Tell all who wait; each thread is woken once.
     fn drop(&mut self) {
+        self.under_way.fetch_sub(1, SeqCst);
         let mut by_home: Vec<(Home, Vec<Told>)> = Vec::new();
         let mut outcomes = take(&mut self.outcomes).into_iter();
         for asking in take(&mut self.askings) {

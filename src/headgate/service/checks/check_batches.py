@@ -76,7 +76,10 @@ class CheckBatches:
             self.take()
 
         guarded: Any = self._gate.answering
-        guarded.decide_batch(batch, self._gate.clock, _failure, done)
+        try:
+            guarded.decide_batch(batch, self._gate.clock, _failure, done)
+        except Exception as error:  # before anything was asked: what was begun tells of its own errors
+            done(error)
 
 
 def _failure(error: BaseException) -> tuple[int, bytes]:
