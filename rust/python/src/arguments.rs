@@ -133,12 +133,3 @@ fn complaint(value: &Bound<'_, PyAny>, function: &str) -> PyErr {
         Ok(_) => PyRuntimeError::new_err(format!("headgate.keys.{function} takes what the native core refuses")),
     }
 }
-
-/// A cost that is a number as most are; what is none is Python's to read, and to refuse.
-#[inline]
-pub fn plain_cost(cost: &Bound<'_, PyAny>) -> Option<i64> {
-    if !cost.is_exact_instance_of::<PyInt>() {
-        return None;
-    }
-    cost.extract::<i64>().ok().filter(|number| (0..=LARGEST).contains(number))
-}
