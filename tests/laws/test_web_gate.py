@@ -57,6 +57,11 @@ def only_python_can_say(kind: type[Request], given: dict[str, Any]) -> bool:
     """Whether there is text that is no ASCII, something of a wrong kind, or a choice of a framework's parser."""
     odd = any(not (part.isascii() if isinstance(part, str | bytes) else part is None or isinstance(part, int))
               for part in texts(given))  # fmt: skip
+    odd = odd or any(
+        not isinstance(value, str | bytes) and (name, value) != ("raw_path", None)
+        for name, value in given.items()
+        if name not in ("client", "headers")
+    )
     if kind in WSGI or odd or not isinstance(given.get("headers"), list | tuple):
         return odd or kind in ASGI
     names = [name.replace(b"_", b"-") for name, _ in given["headers"]]
