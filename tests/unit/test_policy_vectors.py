@@ -66,5 +66,5 @@ def test_the_vectors_are_answered_natively_but_for_what_only_python_can_say() ->
     assert left == ONLY_PYTHON
 
 
-ONLY_PYTHON = 5
-"""A mapping of costs, hosts and text that are no UTF-8."""
+ONLY_PYTHON = 2
+"""A header and an entry that are no UTF-8."""

@@ -109,6 +109,9 @@ class KnownCalls:
 
     def of(self, asking: Asking, request: Subject | None) -> KnownCall:
         """What is known of a call that is not among `known`. Raises ArgumentError for what cannot be one."""
+        model, *who = asking
+        check_model(model)
+        check_caller(*who)
         found = self._older.get(asking) if self.is_alike else None
         if found is None:
             found = self.of_several(asking, (), request)
