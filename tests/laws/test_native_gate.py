@@ -70,7 +70,7 @@ def taken(gate: Gate, act: str, request: Request | Descriptor, cost: Any, rulese
         came: Any = getattr(gate, act)(request, cost, ruleset=ruleset, **how)
         if not hasattr(came, "settled"):
             return numbers(came)
-        own = came.id if name is None else gate.id_of(request, name, ruleset=ruleset)
+        own = came.id if name is None else gate.id_of(request, name, cost, ruleset=ruleset)
         assert own == came.id or not came
         end = came.commit(None if len(came.id) % 2 else 0).outcome if came else "refused"
     except HeadgateError as error:

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use headgate_core::shard::registered::Registered;
 use headgate_policy::compiled::Policy;
-use headgate_policy::selection::Cost;
+use headgate_policy::costs::Cost;
 use headgate_server::decide::{Answer, Check, Decide, Question, Reply};
 
 use crate::bound::OwnLimits;

@@ -5,8 +5,8 @@
 use std::borrow::Cow;
 
 use headgate_core::limit::LARGEST;
+use headgate_policy::costs::Cost;
 use headgate_policy::entries::remote_address;
-use headgate_policy::selection::Cost;
 use headgate_policy::subject::{Name, Sent, Subject};
 use smallvec::SmallVec;
 

@@ -10,8 +10,9 @@ use headgate_core::hash::KeyHash;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check, Readings};
 use headgate_policy::compiled::Policy;
+use headgate_policy::costs::Cost;
 use headgate_policy::resolver::Resolver;
-use headgate_policy::selection::{Cost, Resolved};
+use headgate_policy::selection::Resolved;
 use headgate_policy::subject::Subject;
 use smallvec::SmallVec;
 

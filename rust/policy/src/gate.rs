@@ -12,8 +12,9 @@ use headgate_core::table::storage::Storage;
 use smallvec::SmallVec;
 
 use crate::compiled::{Policy, Rule};
+use crate::costs::{Cost, Group};
 use crate::resolver::Resolver;
-use crate::selection::{Bind, Cost, Group};
+use crate::selection::Bind;
 use crate::subject::Subject;
 
 /// A limit of a rule, as the gate's table knows it.

@@ -6,6 +6,8 @@
 pub mod address_text;
 pub mod client_address;
 pub mod compiled;
+mod conditions;
+pub mod costs;
 pub mod entries;
 pub mod extract;
 pub mod gate;

@@ -6,23 +6,15 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::compiled::{ClientNetworks, Conditions, Policy};
-use crate::extract::{header_value, sent_addresses};
+use crate::compiled::{Conditions, Policy};
 use crate::key_parts::hosts_of;
-use crate::networks::is_in;
 use crate::path_match::{Matched, PathMatch};
 use crate::path_tree::PathTree;
 use crate::plain_path::PlainPath;
 use crate::sorted::sorted;
-use crate::subject::{Sent, Subject};
-use crate::text::{partition, strip};
-use crate::value::{CannotSay, Value};
+use crate::subject::Subject;
+use crate::text::partition;
 
-/// What a peer without an address calls itself.
-const UNIX: &str = "unix";
-/// The attributes that a call of a language model tells its model in.
-const MODEL: &str = "model";
-const FULL_MODEL: &str = "full_model";
 /// The endpoint of requests whose path no template of a rule has matched.
 const ANY_PATH: &str = "/**";
 
@@ -38,71 +30,6 @@ impl Kind {
     pub fn is_odd(&self) -> bool {
         self.hosts.len() > 1
     }
-}
-
-/// Conditions that are compared with what a subject has beyond its method, host and path.
-impl Conditions {
-    /// Whether a subject is meant by its headers, its entries and its client's address.
-    ///
-    /// Of a header or an entry that is there several times it is any value that is meant, and `surely` every one. The lists of
-    /// values and networks are sorted, see `sorted`.
-    pub fn are_met<S: Subject>(&self, subject: &S, surely: bool) -> Result<bool, S::Error> {
-        if let Some(clients) = &self.clients
-            && !is_client(clients, subject)?
-        {
-            return Ok(false);
-        }
-        if let Some(entries) = &self.entries
-            && !entries.are_met(subject, surely)?
-        {
-            return Ok(false);
-        }
-        if !self.models.is_empty() && !self.is_model(subject.attribute(MODEL)?, subject.attribute(FULL_MODEL)?) {
-            return Ok(false);
-        }
-        for (name, values) in &self.headers {
-            let Some(sent) = subject.header(name)? else {
-                return Ok(false);
-            };
-            let Some(values) = values else {
-                continue;
-            };
-            let is_meant = |text: &str| values.binary_search_by(|value| (**value).cmp(text)).is_ok();
-            let met = match (header_value(name, subject)?, sent) {
-                (Value::One(value), _) => is_meant(&value),
-                (Value::Missing, _) => is_meant(""),
-                (Value::Repeated, Sent::Several { lines, .. }) if surely => {
-                    lines.iter().all(|line| is_meant(strip(line)))
-                }
-                (Value::Repeated, Sent::Several { lines, .. }) => lines.iter().any(|line| is_meant(strip(line))),
-                (Value::Repeated, Sent::One(_)) => return Err(CannotSay.into()),
-            };
-            if !met {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Whether a model is meant by one of these names or beginnings.
-    fn is_model(&self, model: &str, full_model: &str) -> bool {
-        let is_meant = |wanted: &str, model: &str| match wanted.strip_suffix('*') {
-            Some(beginning) => model.starts_with(beginning),
-            None => model == wanted,
-        };
-        self.models.iter().any(|wanted| is_meant(wanted, model) || is_meant(wanted, full_model))
-    }
-}
-
-/// Whether the client of a subject is in one of the networks.
-///
-/// A descriptor without an address is of no Unix socket: the gateway does not tell where the client is.
-fn is_client<S: Subject>(clients: &ClientNetworks, subject: &S) -> Result<bool, S::Error> {
-    let peer = subject.client_ip()?;
-    Ok(match clients.source.rules.address(peer, sent_addresses(&clients.source, subject)?) {
-        Some(address) => is_in(address, &clients.networks),
-        None => clients.unix && (peer.is_empty() || peer == UNIX) && subject.entry(0)?.is_none(),
-    })
 }
 
 /// A rule that may apply to a subject, and the template that its path matched.

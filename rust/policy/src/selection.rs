@@ -3,10 +3,10 @@
 use std::sync::OnceLock;
 
 use headgate_core::hash::{KeyHash, Seed};
-use headgate_core::limit::LARGEST;
 use smallvec::SmallVec;
 
 use crate::compiled::{ANY_TIER, Policy};
+use crate::costs::Group;
 use crate::extract::{Given, extract, tier_of};
 use crate::identity::{ANONYMOUS, EVERYONE, Identity, REPEATED_IDENTITY, Source};
 use crate::keys::hash_key;
@@ -27,40 +27,6 @@ pub trait Bind {
 
 /// The parts of a key.
 pub type Parts<'a> = SmallVec<[&'a str; 4]>;
-
-/// A unit that a rule's limits count.
-#[derive(Clone, Copy, Debug)]
-pub struct Group {
-    /// Which of the rules that apply.
-    pub rule: usize,
-    /// Which of the keys of these rules.
-    pub key: usize,
-    /// Which of the policy's units.
-    pub unit: usize,
-    /// What one request takes of it, as the rule says.
-    pub cost: i64,
-}
-
-/// A cost that a request has of its own: so many such requests, and what it takes of units that it names.
-#[derive(Clone, Copy, Debug)]
-pub struct Cost<'a> {
-    /// How many such requests.
-    pub times: i64,
-    /// What stands in place of the rules' own, by the places of units.
-    pub told: &'a [(usize, i64)],
-}
-
-impl Cost<'_> {
-    /// The usual cost.
-    pub const ONE: Self = Self { times: 1, told: &[] };
-
-    /// What a group is charged: no more than 2**52.
-    #[inline]
-    pub fn of(&self, group: &Group) -> i64 {
-        let told = self.told.iter().find(|(unit, _)| *unit == group.unit);
-        told.map_or_else(|| group.cost.saturating_mul(self.times).min(LARGEST), |(_, amount)| *amount)
-    }
-}
 
 /// What is asked of the limits of some rules for one tier, but for the keys.
 pub struct Asked<L> {

@@ -14,9 +14,9 @@ use headgate_core::table::Table;
 use headgate_core::table::answer::{Mode, OnFull};
 use headgate_policy::client_address::AddressRules;
 use headgate_policy::compiled::{ANY_TIER, Conditions, Policy, Rule, Ruleset, TierLimits, Tiers};
+use headgate_policy::costs::Cost;
 use headgate_policy::gate::{Decision, Gate, RuleLimit};
 use headgate_policy::identity::{AddressSource, Combination, Identity, Source};
-use headgate_policy::selection::Cost;
 use headgate_policy::subject::{Name, Sent, Subject};
 use headgate_policy::value::CannotSay;
 

@@ -2,22 +2,22 @@
 
 use headgate_core::table::answer::Mode;
 use headgate_policy::compiled::Policy;
+use headgate_policy::costs::Cost;
 use headgate_policy::resolver::Resolver;
-use headgate_policy::selection::{Cost, Parts, Resolved};
+use headgate_policy::selection::Resolved;
 use headgate_policy::subject::Subject;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::PyString;
 use smallvec::SmallVec;
 
 use crate::arguments::check_now;
 use crate::descriptor_subject::PythonDescriptor;
 use crate::gate_costs::CostReader;
-use crate::gate_limits::{Asking, Binder, Limits, Refusal, Said};
+use crate::gate_limits::{Asking, Binder, Limits, Said};
 use crate::gate_policy::read_policy;
 use crate::gate_subject::{Classes, PythonRequest, Trouble};
-use crate::operation::Operation;
 
 /// `headgate.policy.compiled.ALL_RULES`.
 const ALL_RULES: &str = "default";
@@ -36,7 +36,7 @@ pub struct NativeGate {
     /// The number of the ruleset that is meant where none is named.
     all_rules: usize,
     /// What stands for limits where no rule applies, and its decision.
-    free: (Py<PyAny>, Py<PyAny>),
+    pub free: (Py<PyAny>, Py<PyAny>),
 }
 
 #[pymethods]
@@ -242,67 +242,5 @@ impl NativeGate {
         let now_us = asking.now_us.as_ref().map(check_now).transpose()?;
         let mode = Mode { commit: asking.commit, max_delay_us: None };
         Ok(Said::Decided(bound.decide_groups(py, groups.len(), of_group, now_us, mode)?))
-    }
-
-    /// The refusal of rules of which some insist on an identity that there is not.
-    #[cold]
-    fn refusal(
-        &self,
-        py: Python<'_>,
-        limits: &Limits,
-        resolved: &Resolved<'_, Limits>,
-        refused: Vec<bool>,
-    ) -> PyResult<Refusal> {
-        limits.refusals.of(py, refused, |refused| {
-            let rules = PyTuple::new(py, &resolved.selection.rules)?;
-            self.resolver.bind(py).call_method1("refusal_of", (rules, PyTuple::new(py, refused)?))
-        })
-    }
-
-    /// A `headgate.policy.resolver.Resolved`: (the limits to ask, what to ask them, the rule and unit of each group).
-    fn told<'py>(
-        &self,
-        py: Python<'py>,
-        resolved: &Resolved<'_, Limits>,
-        cost: Cost<'_>,
-    ) -> Result<Bound<'py, PyAny>, Trouble> {
-        let operation = self.operation(py, resolved, &Asking { commit: true, now_us: None, cost })?;
-        let Some(limits) = &resolved.asked.limits else {
-            let nothing = PyTuple::empty(py);
-            return Ok((&self.free.0, operation, &nothing, &nothing).into_pyobject(py)?.into_any());
-        };
-        let bound = match resolved.refused() {
-            Some(refused) => self.refusal(py, limits, resolved, refused)?.settled.into_bound(py),
-            None => limits.bound.bind(py).clone(),
-        };
-        Ok((bound, operation, &limits.rules, &limits.units).into_pyobject(py)?.into_any())
-    }
-
-    fn operation<'py>(
-        &self,
-        py: Python<'py>,
-        resolved: &Resolved<'_, Limits>,
-        asking: &Asking<'py, '_>,
-    ) -> Result<Bound<'py, Operation>, Trouble> {
-        let key = |parts: Option<Parts<'_>>| -> PyResult<Bound<'py, PyAny>> {
-            match parts {
-                Some(parts) => Ok(PyTuple::new(py, parts)?.into_any()),
-                None => Ok(py.None().into_bound(py)),
-            }
-        };
-        let keys: SmallVec<[Bound<'py, PyAny>; 4]> = resolved.keys().map(key).collect::<PyResult<_>>()?;
-        let (groups, cost) = (&resolved.asked.groups, asking.cost);
-        let keys = PyTuple::new(py, groups.iter().map(|group| &keys[group.key]))?;
-        let costs = PyTuple::new(py, groups.iter().map(|group| cost.of(group)))?;
-        Ok(Bound::new(
-            py,
-            Operation::new(
-                keys.unbind(),
-                costs.unbind(),
-                asking.commit,
-                asking.now_us.clone().map(Bound::unbind),
-                None,
-            ),
-        )?)
     }
 }

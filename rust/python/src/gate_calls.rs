@@ -2,7 +2,7 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use headgate_policy::selection;
+use headgate_policy::costs::Cost;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -110,7 +110,7 @@ impl GateCalls {
             };
             let decision = match (number, &cost) {
                 (Some(number), AnyCost::Units(times)) => {
-                    gate.decided(request, selection::Cost { times: *times, told: &[] }, number, commit)?
+                    gate.decided(request, Cost { times: *times, told: &[] }, number, commit)?
                 }
                 (Some(number), AnyCost::Other(cost)) => match gate.costs.read(gate.policy(), cost.bind(py))? {
                     Some(cost) => gate.decided(request, cost.cost(), number, commit)?,

@@ -2,7 +2,7 @@
 
 use headgate_core::limit::LARGEST;
 use headgate_policy::compiled::Policy;
-use headgate_policy::selection::Cost;
+use headgate_policy::costs::Cost;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyString, PyType};
 use smallvec::SmallVec;

@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use headgate_policy::selection::{Bind, Cost};
+use headgate_policy::costs::Cost;
+use headgate_policy::selection::Bind;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;

@@ -23,6 +23,7 @@ mod gate_costs;
 mod gate_limits;
 mod gate_policy;
 mod gate_subject;
+mod gate_told;
 mod key_text;
 mod keyed;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

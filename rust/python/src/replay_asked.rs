@@ -5,7 +5,8 @@
 use headgate_core::hash::KeyHash;
 use headgate_core::table::answer::Mode;
 use headgate_policy::compiled::ANY_TIER;
-use headgate_policy::selection::{self, Cost, Group, Resolved};
+use headgate_policy::costs::{Cost, Group};
+use headgate_policy::selection::{self, Resolved};
 use headgate_policy::subject::Subject;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;

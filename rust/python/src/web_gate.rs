@@ -1,7 +1,7 @@
 //! The native gate in front of an application: one call reads a request where its server put it, decides, and says
 //! what remains.
 
-use headgate_policy::selection::Cost;
+use headgate_policy::costs::Cost;
 use headgate_policy::subject::Subject;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};

@@ -182,14 +182,15 @@ class _BoundPolicy:
         """What binds limits to the store, in this colour."""
         return self._answering.bind
 
-    def id_of(self, request: Subject, id: str | bytes, *, ruleset: str = ALL_RULES) -> str:
+    def id_of(self, request: Subject, id: str | bytes, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> str:
         """The whole id of the hold of this name for a request, whether there is one or not; nothing is asked.
 
-        The name is within the key of the first rule that applies.
+        The name is within the key of the first rule that applies. `cost` is what it was reserved with: an id says which
+        units the caller told.
         """
         bound, operation, rules, units = self._resolver.prepare(request, 1, ruleset)
         whole = bound.id_of(operation.keys[0] if operation.keys else (), id)
-        return _groups_of(rules, units, 1).id(whole)
+        return _groups_of(rules, units, cost).id(whole)
 
     def held_before(self, resolved: Resolved, id: str | bytes, lease_us: int) -> Any:
         """The reservation of a hold that was made before under this id by `reserve_groups`; nothing is asked.
