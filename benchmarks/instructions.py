@@ -16,19 +16,15 @@ DECISIONS = 20_000
 MOST = {
     "fixed_window": 440,
     "sliding_window": 560,
-    "token_bucket": 520,
-    "short_log": 550,
+    "token_bucket": 510,
+    "short_log": 530,
     "sliding_log": 1000,
     "stepwise": 840,
     "calendar_window": 710,
     "three_limits": 1750,
     "new_keys": 2420,
 }
-"""What one decision may take: a little above what it takes. A change that needs more says why, here.
-
-The unit of a limit's times is told apart at each step, so that no step divides by a number that is not known when it
-is compiled: a bucket and a short log take a dozen instructions more for that, and fewer cycles where units are larger.
-"""
+"""What one decision may take: a little above what it takes. A change that needs more says why, here."""
 
 MOST_HELD = {
     "fixed_window": 1430,
