@@ -109,6 +109,16 @@ def test_a_name_is_held_once_and_found_by_request_and_name(kind: str) -> None:
     assert gate.commit(gate.id_of(ANN, "request-8")).outcome == "unknown"
 
 
+@pytest.mark.parametrize("kind", PLACES)
+def test_the_id_of_a_hold_whose_units_the_caller_told_is_found_with_its_cost(kind: str) -> None:
+    gate = make_gate(kind)
+    costs: list[Any] = [1, 2, {"tokens": 500}, {"requests": 1}, {"requests": 2, "tokens": 3}]
+    for number, cost in enumerate(costs):
+        held = gate.reserve(ANN, cost, id=f"request-{number}")
+        assert held and held.id == gate.id_of(ANN, f"request-{number}", cost)
+        assert gate.commit(gate.id_of(ANN, f"request-{number}", cost)).outcome == "settled"
+
+
 def test_where_each_group_is_a_request_the_id_is_the_store_s_own(core: str) -> None:
     gate = make_gate(core, {"name": "user", "by": ["ip"], "limits": "20 concurrent; 60/minute"})
     held = gate.reserve(ANN, 2)
