@@ -1,11 +1,9 @@
 //! A decision as JSON, as `/v1/check` answers it; the twin of `headgate.service.checks.decision_json`.
 
-use std::fmt::Write;
+use headgate_core::algorithms::transition::{NEVER, Reading};
 
-use headgate_core::algorithms::transition::NEVER;
-
-use crate::text::{push_quoted, push_seconds};
-use crate::{Limits, Told};
+use crate::text::{push_quoted, push_seconds, push_whole};
+use crate::{Limits, NamedLimit, Told};
 
 const NONE: &str = r#""rule": null, "limit": null, "unit": null, "remaining": null, "reset_after": null"#;
 
@@ -13,8 +11,7 @@ impl Limits {
     /// A decision as JSON: seconds as numbers, null for never.
     pub fn decision_json(&self, told: Told<'_>) -> String {
         let mut json = String::with_capacity(256 + 192 * self.all.len());
-        // Writing to a String cannot fail, here and below.
-        let _ = write!(json, r#"{{"allowed": {}, "#, told.allowed());
+        json.push_str(if told.allowed() { r#"{"allowed": true, "# } else { r#"{"allowed": false, "# });
         self.push_binding(told, &mut json);
         json.push_str(r#", "retry_after": "#);
         match told.retry_after_us() {
@@ -23,7 +20,7 @@ impl Limits {
         }
         json.push_str(r#", "delay": "#);
         push_seconds(&mut json, told.readings().iter().map(|reading| reading.delay_us).max().unwrap_or(0));
-        let _ = write!(json, r#", "degraded": "{}", "limits": ["#, told.degraded);
+        push_all(&mut json, [r#", "degraded": ""#, told.degraded, r#"", "limits": ["#]);
         self.push_limits(told, &mut json);
         json.push_str(r#"], "headers": {"#);
         self.push_headers(told, &mut json);
@@ -44,9 +41,7 @@ impl Limits {
         } else {
             push_quoted(json, &limit.rule);
         }
-        let (quota, unit, remaining) = (limit.form.quota, &limit.unit, reading.remaining);
-        let _ = write!(json, r#", "limit": {quota}, "unit": "{unit}", "remaining": {remaining}, "reset_after": "#);
-        push_seconds(json, reading.reset_after_us);
+        push_numbers(json, limit, reading);
     }
 
     /// Every limit's own numbers.
@@ -56,18 +51,15 @@ impl Limits {
             push_quoted(json, &limit.name);
             json.push_str(r#", "rule": "#);
             push_quoted(json, &limit.rule);
-            let (allowed, quota, unit, remaining) =
-                (reading.allowed(), limit.form.quota, &limit.unit, reading.remaining);
-            let _ = write!(json, r#", "allowed": {allowed}, "limit": {quota}, "unit": "{unit}", "#);
-            let _ = write!(json, r#""remaining": {remaining}, "reset_after": "#);
-            push_seconds(json, reading.reset_after_us);
+            json.push_str(if reading.allowed() { r#", "allowed": true"# } else { r#", "allowed": false"# });
+            push_numbers(json, limit, reading);
             json.push_str(r#", "retry_after": "#);
             if reading.retry_after_us == NEVER {
                 json.push_str("null");
             } else {
                 push_seconds(json, reading.retry_after_us);
             }
-            let _ = write!(json, r#", "shadow": {}}}"#, limit.form.shadow);
+            json.push_str(if limit.form.shadow { r#", "shadow": true}"# } else { r#", "shadow": false}"# });
         }
     }
 
@@ -75,7 +67,7 @@ impl Limits {
     fn push_headers(&self, told: Told<'_>, json: &mut String) {
         let mut separator = "";
         let mut push = |name: &str, value: &str| {
-            let _ = write!(json, r#"{separator}"{name}": "#);
+            push_all(json, [separator, "\"", name, "\": "]);
             push_quoted(json, value);
             separator = ", ";
         };
@@ -94,5 +86,21 @@ impl Limits {
         if !told.degraded.is_empty() {
             push("X-RateLimit-Degraded", told.degraded);
         }
+    }
+}
+
+/// What a limit lets pass, what remains, and when all of it does again.
+fn push_numbers(json: &mut String, limit: &NamedLimit, reading: &Reading) {
+    json.push_str(r#", "limit": "#);
+    push_whole(json, limit.form.quota);
+    push_all(json, [r#", "unit": ""#, &limit.unit, r#"", "remaining": "#]);
+    push_whole(json, reading.remaining);
+    json.push_str(r#", "reset_after": "#);
+    push_seconds(json, reading.reset_after_us);
+}
+
+fn push_all<const N: usize>(json: &mut String, texts: [&str; N]) {
+    for text in texts {
+        json.push_str(text);
     }
 }

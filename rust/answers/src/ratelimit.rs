@@ -1,9 +1,8 @@
 //! The RateLimit field of draft-ietf-httpapi-ratelimit-headers-11; the twin of `headgate.http.fields.ratelimit`.
 
-use std::fmt::Write;
-
 use headgate_core::algorithms::transition::{NEVER, Reading};
 
+use crate::text::push_whole;
 use crate::{Limits, Told, US};
 
 /// The largest Integer of a structured field (RFC 9651, 3.3.1).
@@ -94,6 +93,5 @@ fn seconds(duration_us: i128) -> i128 {
 }
 
 fn push(items: &mut String, number: i128) {
-    // Writing to a String cannot fail.
-    let _ = write!(items, "{}", number.min(LARGEST_INTEGER) as i64);
+    push_whole(items, number.min(LARGEST_INTEGER) as i64);
 }

@@ -27,10 +27,10 @@ pub struct PlainPath<'p> {
 }
 
 impl<'p> PlainPath<'p> {
-    /// A path that begins with `/`, and is not only that; None for any other.
+    /// A path that begins with `/`; None for any other.
     #[inline]
     pub fn new(path: &'p str) -> Option<Self> {
-        (path.len() > 1 && path.starts_with('/')).then_some(Self { path, start: 1, ends_at_query: false })
+        path.starts_with('/').then_some(Self { path, start: 1, ends_at_query: false })
     }
 
     /// What is before the query of a path that begins with `/`.
@@ -47,7 +47,6 @@ impl<'p> PlainPath<'p> {
         };
         let length = rest.iter().position(|byte| !IS_PLAIN[usize::from(*byte)]).unwrap_or(rest.len());
         let (segment, following) = rest.split_at(length);
-        let first = self.start == 1;
         self.start += length + 1;
         match following.first() {
             Some(b'/') | None => {}
@@ -57,8 +56,8 @@ impl<'p> PlainPath<'p> {
         match segment.last() {
             Some(b'.') => Step::NotPlain,
             Some(_) => Step::Segment(segment),
-            // A slash may end a path. What is no more than that, and a query, is one form too, but a rare one.
-            None if !first && self.start > self.path.len() => Step::End,
+            // A slash may end a path, and be all of it.
+            None if self.start > self.path.len() => Step::End,
             None => Step::NotPlain,
         }
     }

@@ -173,9 +173,11 @@ impl<'a, L> Resolved<'a, L> {
         if self.given.iter().all(|given| matches!(given, Given::Had { .. })) {
             return None;
         }
-        let refuses = |recipe: &usize| self.refuses(&self.selection.recipes[*recipe]);
-        let refused: Vec<bool> = self.selection.recipe_of.iter().map(refuses).collect();
-        refused.contains(&true).then_some(refused)
+        let recipes = &self.selection.recipes;
+        if !recipes.iter().any(|recipe| self.refuses(recipe)) {
+            return None; // their keys have stand-ins for what is missing
+        }
+        Some(self.selection.recipe_of.iter().map(|recipe| self.refuses(&recipes[*recipe])).collect())
     }
 
     /// Add the hashes of the keys, each once: `Group::key` says which is a group's.
