@@ -1,10 +1,17 @@
-//! All steps of a decision on one state at once: what a table asks of a key that is known, of a usual algorithm.
+//! All steps of a decision on one state at once: what a table asks of a key that is known.
 //!
 //! The moment is brought into the limit's units once, and its algorithm is asked for once.
 
-use crate::algorithms::transition::{Numbers, Reading, measured_at, unit_time, until_at, wait_at};
+use crate::algorithms::log_view::Marked;
+use crate::algorithms::transition::{
+    ANY, Numbers, Reading, admit_numbers, charge_numbers, delay_us_numbers, measure_numbers, measured_at, roll_numbers,
+    unit_time, until_at, wait_at,
+};
 use crate::algorithms::{fixed_window, leaky_queue, sliding_window, token_bucket};
 use crate::limit::{Algorithm, Limit};
+
+/// What admitting a cost gives that need not wait.
+const AT_ONCE: Option<i64> = Some(0);
 
 /// Roll, admit, charge and measure a state that is stored: the state after the charge, where this limit admits it, and
 /// what it then says. `wait_us` is made of the wait and the delay of a request.
@@ -43,6 +50,85 @@ pub fn decide(
             told([charged.0, charged.1, 0], measured, (wait, delay))
         }
     }
+}
+
+/// Roll, admit, charge and mark a state that is stored, for a hold: the state after the charge, what the hold
+/// remembers, and how long its request is to wait. None where it does not pass at once.
+#[inline(always)]
+pub fn reserve(limit: &Limit, stored: Numbers, now_us: i64, cost: i64) -> Option<(Numbers, Marked, i64)> {
+    let (now, [a, b, c]) = (unit_time(limit, now_us), stored);
+    match limit.algorithm {
+        Algorithm::FixedWindow => {
+            let rolled = fixed_window::roll(limit, Some((a, b)), now);
+            if fixed_window::admit(limit, rolled, now, cost) != AT_ONCE {
+                return None;
+            }
+            let charged = fixed_window::charge(limit, rolled, now, cost);
+            Some(([charged.0, charged.1, 0], fixed_window::mark(limit, charged, now), 0))
+        }
+        Algorithm::SlidingWindow => {
+            let rolled = sliding_window::roll(limit, Some((a, b, c)), now);
+            if sliding_window::admit(limit, rolled, now, cost) != AT_ONCE {
+                return None;
+            }
+            let charged = sliding_window::charge(limit, rolled, now, cost);
+            Some((charged.into(), sliding_window::mark(limit, charged, now), 0))
+        }
+        _ => {
+            let rolled = token_bucket::roll(limit, Some((a, b)), now);
+            if token_bucket::admit(limit, rolled, now, cost) != AT_ONCE {
+                return None;
+            }
+            let delay_us = delay_us_numbers(limit, [rolled.0, rolled.1, 0], now_us, cost);
+            let charged = token_bucket::charge(limit, rolled, now, cost);
+            Some(([charged.0, charged.1, 0], token_bucket::mark(limit, charged, now), delay_us))
+        }
+    }
+}
+
+/// Roll a state that is stored, and settle a hold: the state, and what was given back.
+#[inline(always)]
+pub fn settle(
+    limit: &Limit,
+    stored: Numbers,
+    now_us: i64,
+    marked: Marked,
+    change: i64,
+    refunded: i64,
+) -> (Numbers, i64) {
+    let (now, [a, b, c]) = (unit_time(limit, now_us), stored);
+    match limit.algorithm {
+        Algorithm::FixedWindow => {
+            let rolled = fixed_window::roll(limit, Some((a, b)), now);
+            let ((a, b), given) = fixed_window::settle(limit, rolled, now, marked, change, refunded);
+            ([a, b, 0], given)
+        }
+        Algorithm::SlidingWindow => {
+            let rolled = sliding_window::roll(limit, Some((a, b, c)), now);
+            let (settled, given) = sliding_window::settle(limit, rolled, now, marked, change, refunded);
+            (settled.into(), given)
+        }
+        _ => {
+            let rolled = token_bucket::roll(limit, Some((a, b)), now);
+            let ((a, b), given) = token_bucket::settle(limit, rolled, now, marked, change, refunded);
+            ([a, b, 0], given)
+        }
+    }
+}
+
+/// `decide` for the algorithms that are asked seldom.
+#[inline(always)]
+pub fn decide_rare(
+    limit: &Limit,
+    stored: Numbers,
+    now_us: i64,
+    cost: i64,
+    wait_us: impl Fn(i64, i64) -> i64,
+) -> (Numbers, Reading) {
+    let rolled = roll_numbers::<ANY>(limit, Some(stored), now_us);
+    let wait = wait_us(admit_numbers::<ANY>(limit, rolled, now_us, cost), 0);
+    let charged = if wait == 0 { charge_numbers::<ANY>(limit, rolled, now_us, cost) } else { rolled };
+    told(charged, measure_numbers::<ANY>(limit, charged, now_us), (wait, 0))
 }
 
 #[inline(always)]

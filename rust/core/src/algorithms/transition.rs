@@ -416,14 +416,16 @@ pub fn measured_at(
     (remaining, until_at(limit, reset_after, now, now_us), until_at(limit, next_after, now, now_us))
 }
 
-/// A moment in the units of a limit, which are one of three: to divide by a number that is written here is to multiply.
+/// A moment in the units of a limit. Most have microseconds.
 #[inline(always)]
 pub fn unit_time(limit: &Limit, now_us: i64) -> i64 {
-    match limit.unit_us {
-        1 => now_us,
-        1_000 => now_us / 1_000,
-        _ => now_us / 1_000_000,
-    }
+    if limit.unit_us == 1 { now_us } else { coarse_time(limit.unit_us, now_us) }
+}
+
+/// There are two coarser units: to divide by a number that is written here is to multiply.
+#[inline(never)]
+fn coarse_time(unit_us: i64, now_us: i64) -> i64 {
+    if unit_us == 1_000 { now_us / 1_000 } else { now_us / 1_000_000 }
 }
 
 /// From `now_us`, which is in the unit `now`, to the first microsecond that is `duration` units later; 0 stays 0.

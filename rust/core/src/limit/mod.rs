@@ -121,7 +121,9 @@ impl Limit {
                     return Err("the time to fill the bucket passes 2**52");
                 }
             }
-            Algorithm::CalendarWindow if unit_us != 1 => return Err("unit_us of a calendar window must be 1"),
+            Algorithm::CalendarWindow | Algorithm::Concurrent if unit_us != 1 => {
+                return Err("unit_us of a calendar window and of what is in flight must be 1");
+            }
             _ => {}
         }
         let (bound, times) = (LARGEST as u64, (LARGEST / unit_us) as u64);

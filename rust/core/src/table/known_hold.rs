@@ -2,7 +2,8 @@
 //!
 //! Where there is more to do, each function says so and changes nothing: then a transaction does it.
 
-use crate::algorithms::transition::{self, ANY, Numbers, Reading, USUAL};
+use crate::algorithms::all_steps;
+use crate::algorithms::transition::{self, ANY, Numbers, Reading};
 use crate::holding::record::{HoldId, One};
 use crate::holding::share::Part;
 use crate::holding::store::{HeldKey, HoldStore, IdSource};
@@ -44,22 +45,18 @@ pub fn reserve_known<S: Storage>(
     if !storage.is_current(check.limit) {
         return Ok(None);
     }
-    let numbers = transition::roll_numbers::<USUAL>(limit, Some(numbers), now_us);
-    let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
-    if transition::admit_numbers::<USUAL>(limit, numbers, now_us, check.cost) != 0 {
+    let Some((numbers, marked, delay_us)) = all_steps::reserve(limit, numbers, now_us, check.cost) else {
         return Ok(None);
-    }
+    };
     if storage.reserve_one_hold(&mut shard, now_us).is_err() {
         return Ok(None);
     }
-    let numbers = transition::charge_numbers::<USUAL>(limit, numbers, now_us, check.cost);
     if check.cost != 0 {
         shard.overwrite(index, tag, check.limit, numbers);
     }
     let Some(holds) = shard.backing.holds_mut() else {
         return Ok(None);
     };
-    let marked = transition::mark(limit, numbers, now_us);
     let key = holds.key_or_new(tag, check.limit.salt);
     let refunds = holds.key(key).map_or(0, |key| key.refunds);
     let part = Part { marked, refunds, cost: check.cost, number: check.limit.number() };
@@ -147,9 +144,8 @@ pub fn settle_known<B: Backing>(
     let numbers = shard.numbers(index, asked)?;
     let actual = actual.unwrap_or(part.cost);
     let limit = &asked.limit;
-    let numbers = transition::roll_numbers::<USUAL>(limit, Some(numbers), now_us);
     let (change, refunded) = (actual - part.cost, refunds.saturating_sub(part.refunds));
-    let (numbers, given) = transition::settle(limit, numbers, now_us, part.marked, change, refunded);
+    let (numbers, given) = all_steps::settle(limit, numbers, now_us, part.marked, change, refunded);
     if change > 0 && !transition::fits(limit, numbers) {
         return None;
     }

@@ -2,7 +2,8 @@
 //!
 //! Each function gives None where there is more to do: then a transaction decides.
 
-use crate::algorithms::transition::{self, ANY, Numbers, Reading, USUAL};
+use crate::algorithms::all_steps;
+use crate::algorithms::transition::{self, ANY, Numbers, USUAL};
 use crate::encoding::slot_entries::has_blocks;
 use crate::shard::backing::Backing;
 use crate::shard::states::Need;
@@ -60,12 +61,13 @@ fn decide_numbers<'table, S: Storage, const WHICH: bool>(
     if !storage.is_current(check.limit) {
         return None;
     }
-    let numbers = transition::roll_numbers::<WHICH>(limit, Some(stored), now_us);
-    let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
-    let wait_us = mode.wait_us(transition::admit_numbers::<WHICH>(limit, numbers, now_us, check.cost), delay_us);
-    let passes = wait_us == 0;
-    let numbers =
-        if passes { transition::charge_numbers::<WHICH>(limit, numbers, now_us, check.cost) } else { numbers };
+    let wait_us = |wait_us, delay_us| mode.wait_us(wait_us, delay_us);
+    let (numbers, reading) = if WHICH == USUAL {
+        all_steps::decide(limit, stored, now_us, check.cost, wait_us)
+    } else {
+        all_steps::decide_rare(limit, stored, now_us, check.cost, wait_us)
+    };
+    let passes = reading.allowed();
     if mode.commit && passes && check.cost != 0 {
         shard.overwrite(index, tag, check.limit, numbers);
         shard.backing.commit();
@@ -73,14 +75,11 @@ fn decide_numbers<'table, S: Storage, const WHICH: bool>(
         if transition::was_moved(limit, stored, numbers) {
             shard.to_present(Place::Found(index), check.limit, now_us);
         }
-        if wait_us > 0 {
+        if reading.retry_after_us > 0 {
             shard.mark_refused(Place::Found(index));
         }
     }
     drop(shard);
-    let (remaining, reset_after_us, next_after_us) = transition::measure_numbers::<WHICH>(limit, numbers, now_us);
-    let delay_us = if passes { delay_us } else { 0 };
-    let reading = Reading { remaining, reset_after_us, retry_after_us: wait_us, next_after_us, delay_us };
     Some(Answer::of_one(check.shadow, reading))
 }
 

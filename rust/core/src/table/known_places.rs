@@ -4,7 +4,7 @@
 
 use crate::algorithms::concurrent;
 use crate::algorithms::leases::{AskedLeases, Lease, Leases};
-use crate::algorithms::transition::{Reading, measured_us, wait_us};
+use crate::algorithms::transition::Reading;
 use crate::holding::record::{HoldId, One};
 use crate::holding::share::Part;
 use crate::holding::store::{HoldStore, IdSource};
@@ -72,12 +72,11 @@ pub fn reserve_places<S: Storage>(
 fn taken(leases: Option<impl Leases>, check: &Check, until_us: i64, now_us: i64) -> Option<Reading> {
     let limit = &check.limit.limit;
     let state = concurrent::roll(limit, AskedLeases { leases, until: Some(until_us) }, now_us);
-    if wait_us(limit, concurrent::admit(limit, &state, now_us, check.cost), now_us) != 0 {
+    if concurrent::admit(limit, &state, now_us, check.cost) != Some(0) {
         return None;
     }
     let state = concurrent::charge(limit, state, now_us, check.cost);
-    let (remaining, reset_after_us, next_after_us) =
-        measured_us(limit, concurrent::measure(limit, &state, now_us), now_us);
+    let (remaining, reset_after_us, next_after_us) = concurrent::measure(limit, &state, now_us);
     Some(Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us: 0 })
 }
 
@@ -100,8 +99,7 @@ pub fn settle_places<B: Backing>(
     holds.free_one(number, actual, now_us);
     let limit = &asked.limit;
     let state = concurrent::roll(limit, AskedLeases { leases: holds.leases_of(key), until: None }, now_us);
-    let (remaining, reset_after_us, next_after_us) =
-        measured_us(limit, concurrent::measure(limit, &state, now_us), now_us);
+    let (remaining, reset_after_us, next_after_us) = concurrent::measure(limit, &state, now_us);
     let reading = Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us: 0 };
     Some(SettledOne { actual, measured: Measured::Now(reading) })
 }
