@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod body_fields;
 pub mod bound;
 pub mod checks;
 mod described;
