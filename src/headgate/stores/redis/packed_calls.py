@@ -23,6 +23,7 @@ class Asker(Protocol):
 
         Gives how many bytes they are; 0 where they are not whole yet, negative where `take` has to have them.
         """
+        ...
 
     def go_on(self) -> object:
         """Called after `take_bytes` has taken the replies; must not raise."""
