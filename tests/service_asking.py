@@ -74,6 +74,13 @@ COSTS = [
 ]  # fmt: skip
 
 
+def named_ruleset() -> st.SearchStrategy[dict[str, Any]]:
+    """The ruleset that a body names, if it does, and here and there something that is none."""
+    odd = st.sampled_from(["none", "", "Default", 1, None, ["default"], "\ud800", "é" * 8193])
+    names = st.sampled_from(["default", "some", "some"])
+    return st.just({}) | st.fixed_dictionaries({"ruleset": names | names | odd})
+
+
 @st.composite
 def entries_body(draw: st.DrawFn) -> dict[str, Any]:
     """One descriptor as a body describes it, and here and there something that is none."""
@@ -93,7 +100,7 @@ def entries_body(draw: st.DrawFn) -> dict[str, Any]:
     body: dict[str, Any] = {"request": request}
     if draw(st.booleans()):
         body["cost"] = draw(st.sampled_from(COSTS))
-    return body
+    return body | draw(named_ruleset())
 
 
 @st.composite
@@ -126,7 +133,7 @@ def request_body(draw: st.DrawFn) -> dict[str, Any]:
     body: dict[str, Any] = {"request": {name: fields[name] for name in kept}}
     if draw(st.booleans()):
         body["cost"] = draw(st.sampled_from(COSTS[:4]) | st.sampled_from(COSTS))
-    return body
+    return body | draw(named_ruleset())
 
 
 def one_body() -> st.SearchStrategy[dict[str, Any]]:
@@ -140,7 +147,7 @@ def described(draw: st.DrawFn) -> ServiceRequest:
     value: Any = draw(one_body())
     if draw(st.booleans()):
         items = [value, *draw(st.lists(one_body(), max_size=4))]
-        value = {"requests": [item if "cost" in item or draw(st.booleans()) else item["request"] for item in items]}
+        value = {"requests": [item if len(item) > 1 or draw(st.booleans()) else item["request"] for item in items]}
     text = json.dumps(value, ensure_ascii=draw(st.booleans()))
     body = text.encode("utf-8", "surrogatepass")
     if not draw(st.integers(0, 9)):

@@ -427,15 +427,20 @@ class Checks:
 class CheckQueue:
     """Checks that the front door asks of a store that is waited for, until Python takes them. Of Linux alone.
 
-    `event` is the descriptor of an eventfd, which is written to when something waits where nothing did and no batch is
-    under way: take again when one is finished.
+    `event` is the descriptor of an eventfd, which is written to when something waits and no batch is under way.
     """
 
     def __new__(cls, event: int) -> CheckQueue: ...
     def take(self, most: int) -> CheckBatch | None:
-        """Take about so many checks, those of one body together; None where nothing waits.
+        """Take about so many checks, those of one body together, when `event` says so.
 
-        What nobody waits for any more is dropped.
+        None where nothing waits, and while a batch is under way. What nobody waits for any more is dropped.
+        """
+
+    def take_more(self, most: int) -> CheckBatch | None:
+        """`take` when a batch is finished: None, too, where few wait and a thread of the door is about to say so.
+
+        It first has the responses to that batch sent, so that those who ask again at once are in the next one.
         """
 
 @final
@@ -458,8 +463,18 @@ class CheckBatch:
     def operation(self, place: int) -> Operation:
         """What they are asked."""
 
+    def pack_usual(self, now_us: int | None, /) -> tuple[bytes, int] | None:
+        """The commands for all checks, and how many; None where some are `odd`."""
+
     def pack(self, packed: dict[int, bytes], now_us: int | None, /) -> tuple[bytes, int]:
         """The commands for all checks of which nothing is known yet, and how many; `packed` has those of Python."""
+
+    def read_bytes(self, data: bytes) -> tuple[int, list[int]]:
+        """Take note of what the replies to these commands mean, as they begin what was received.
+
+        Gives how many bytes they are, and the places of refusals that are to be remembered. Nothing is taken note of,
+        and the number is 0 where they are not whole yet, and negative where one is not as usual: `read` is for that.
+        """
 
     def read(self, replies: list[Any]) -> tuple[list[tuple[int, Any]], list[int]]:
         """Take note of what the replies to these commands mean.

@@ -108,6 +108,27 @@ def test_a_ruleset_is_asked_by_its_name(service: RunningService) -> None:
     assert unknown.json()["detail"] == "no ruleset is named 'nope'; there are default, login-only"
 
 
+def test_a_body_names_the_ruleset_of_each_request(service: RunningService) -> None:
+    request = {"path": "/other", "client_ip": "198.51.100.6"}
+    named = {"request": request, "ruleset": "login-only"}
+    assert service.client.post("/v1/check", json=named).json()["rule"] is None
+    several = service.client.post("/v1/check", json={"requests": [named, request]}).json()["decisions"]
+    assert [decision["rule"] is None for decision in several] == [True, False]
+
+
+def test_a_ruleset_that_is_none_is_an_error_and_nothing_is_charged(service: RunningService) -> None:
+    request = {"path": "/other", "client_ip": "198.51.100.7"}
+    before = service.client.post("/v1/check", json={"request": request}).json()["remaining"]
+    unknown = {"request": request, "ruleset": "nope"}
+    one = service.client.post("/v1/check", json=unknown)
+    several = service.client.post("/v1/check", json={"requests": [request, unknown]})
+    known = "no ruleset is named 'nope'; there are default, login-only"
+    assert (one.status_code, one.json()["detail"]) == (404, known)
+    assert (several.status_code, several.json()["detail"]) == (404, f"requests[1]: {known}")
+    assert one.content == service.client.get("/check/nope").content
+    assert service.client.post("/v1/check", json={"request": request}).json()["remaining"] == before - 1
+
+
 def test_what_follows_the_ruleset_is_the_path(service: RunningService) -> None:
     answer = service.client.post("/check/default/api/login", headers={"X-Forwarded-For": "198.51.100.5"})
     assert '"login"' in answer.headers["ratelimit"]

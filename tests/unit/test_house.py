@@ -38,9 +38,9 @@ RUST = ROOT / "rust"
 RUST_FLOORS = {
     "checks": {
         "table": 0, "figures": 0,
-        "json": 1, "header_text": 1, "bound": 1,
-        "forwarded": 2, "replies": 2, "queue": 2,
-        "described": 3, "judge": 3,
+        "json": 1, "header_text": 1, "bound": 1, "outcome": 1,
+        "body_fields": 2, "forwarded": 2, "replies": 2, "home": 2,
+        "described": 3, "judge": 3, "queue": 3,
         "checks": 4,
         "late_checks": 5,
     },

@@ -14,7 +14,7 @@ from headgate import ArgumentError, Gate, Request
 from headgate.http.refusal import answer_of
 from headgate.policy.descriptor import Descriptor
 from headgate.policy.request import REPEATED
-from headgate.service.checks.body import MOST_REQUESTS, REQUEST, body_schema, read_body
+from headgate.service.checks.body import MOST_REQUESTS, REQUEST, Check, body_schema, read_body
 from headgate.service.checks.body_fields import BadBody
 from headgate.service.checks.decision_json import write_decision
 from headgate.service.checks.forwarded import forwarded_request
@@ -56,7 +56,7 @@ def test_a_descriptor_is_read() -> None:
     entries = [{"key": "generic_key", "value": "api"}, {"key": "generic_key"}, {"value": "7", "key": "user"}]
     (asked,), several = read_body(body({"request": {"entries": entries}, "cost": 3}))
     assert not several
-    assert asked == (Descriptor([("generic_key", "api"), ("generic_key", ""), ("user", "7")]), 3)
+    assert asked == Check(Descriptor([("generic_key", "api"), ("generic_key", ""), ("user", "7")]), 3)
 
 
 def test_a_cost_may_name_units() -> None:
@@ -65,9 +65,16 @@ def test_a_cost_may_name_units() -> None:
 
 
 def test_several_requests_are_read_with_their_costs() -> None:
-    asked, several = read_body(body({"requests": [{"path": "/a"}, {"request": {"path": "/b"}, "cost": 5}]}))
+    items = [{"path": "/a"}, {"request": {"path": "/b"}, "cost": 5}, {"request": {"path": "/c"}, "ruleset": "logins"}]
+    asked, several = read_body(body({"requests": items}))
     assert several
-    assert [(one.request.path, one.cost) for one in asked] == [("/a", 1), ("/b", 5)]
+    told = [(one.request.path, one.cost, one.ruleset) for one in asked]
+    assert told == [("/a", 1, "default"), ("/b", 5, "default"), ("/c", 1, "logins")]
+
+
+def test_a_ruleset_may_be_named() -> None:
+    (asked,), _ = read_body(body({"ruleset": "logins", "request": {}, "cost": 0}))
+    assert (asked.ruleset, asked.cost) == ("logins", 0)
 
 
 BAD: list[tuple[bytes, str]] = [
@@ -82,7 +89,11 @@ BAD: list[tuple[bytes, str]] = [
     (b"5", "the body must be a map"),
     (b"{}", 'give one of "request" and "requests"'),
     (body({"request": {}, "requests": []}), 'give one of "request" and "requests"'),
-    (body({"reqest": {}}), "no such field 'reqest'; there are request, requests, cost"),
+    (body({"reqest": {}}), "no such field 'reqest'; there are request, requests, cost, ruleset"),
+    (body({"request": {}, "ruleset": 5}), "ruleset must be text of at most 8192 characters, not a number"),
+    (body({"requests": [{"request": {}, "ruleset": None}]}), "requests[0].ruleset must be text of at most 8192"),
+    (body({"requests": [{}], "ruleset": "logins"}), '"ruleset" belongs to each of "requests"'),
+    (body({"request": {"ruleset": "logins"}}), "request: no such field 'ruleset'"),
     (body({"request": []}), "request must be a map"),
     (body({"request": {"pth": "/"}}), "request: no such field 'pth'"),
     (body({"request": {"path": 5}}), "request.path must be text of at most 8192 characters, not a number"),
@@ -161,9 +172,10 @@ COSTS = st.one_of(
     st.sampled_from([0, 1, 2**52, 2**52 + 1, -1, True, None, "1", {str(unit): 1 for unit in range(17)}]),
     st.dictionaries(st.sampled_from(["requests", "tokens", "usd", ""]), AMOUNTS),
 )
-CHECKS = st.fixed_dictionaries({}, optional={"request": REQUESTS, "cost": COSTS, "path": TEXTS})
+CHECKS = st.fixed_dictionaries({}, optional={"request": REQUESTS, "cost": COSTS, "ruleset": TEXTS | ODD, "path": TEXTS})
 BODIES = st.fixed_dictionaries({}, optional={
-    "request": REQUESTS, "requests": st.lists(REQUESTS | CHECKS, max_size=3) | ODD, "cost": COSTS, "more": ODD,
+    "request": REQUESTS, "requests": st.lists(REQUESTS | CHECKS, max_size=3) | ODD, "cost": COSTS,
+    "ruleset": TEXTS, "more": ODD,
 }) | ODD  # fmt: skip
 
 

@@ -18,9 +18,6 @@ use crate::judge::{Asking, Judge};
 use crate::replies;
 use crate::table::{LeftToPython, Table};
 
-/// The ruleset that bodies are checked by.
-pub(crate) const ALL_RULES: &str = "default";
-
 /// A policy on a table, asked by gateways and by bodies of JSON.
 pub struct Checks<T> {
     judge: Judge<T>,
@@ -54,12 +51,13 @@ impl<T: Table> Checks<T> {
     }
 
     fn described(&self, body: &[u8]) -> Result<Reply, LeftToPython> {
-        let ruleset = self.judge.resolver().ruleset(ALL_RULES).ok_or(LeftToPython)?;
+        let resolver = self.judge.resolver();
         let reader = Reader { units: &self.units, headers: self.names.len() };
         let several = match reader.read(body)? {
             Body::Several(several) => several,
             Body::One(one) => {
                 let began = Instant::now();
+                let ruleset = one.ruleset(resolver)?;
                 return self.judge.prepare(&*one, one.cost(), ruleset, Asking::Alone, |prepared| {
                     Ok(replies::one(self.judge.decide(&prepared, began, replies::decision_json)?))
                 });
@@ -68,6 +66,7 @@ impl<T: Table> Checks<T> {
         // Nothing is charged before it is known that all of them are answered here.
         let mut all = Vec::with_capacity(several.len());
         for one in &several {
+            let ruleset = one.ruleset(resolver)?;
             let kept = self.judge.prepare(one, one.cost(), ruleset, Asking::Among, |prepared| Ok(prepared.kept()));
             all.push(kept?);
         }

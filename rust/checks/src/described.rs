@@ -7,25 +7,20 @@ use std::borrow::Cow;
 use headgate_core::limit::LARGEST;
 use headgate_policy::costs::Cost;
 use headgate_policy::entries::remote_address;
+use headgate_policy::resolver::Resolver;
 use headgate_policy::subject::{Name, Sent, Subject};
 use smallvec::SmallVec;
 
+use crate::body_fields::{Entries, Headers, Map, bounded, read_entries, read_headers};
 use crate::forwarded::upper;
 use crate::header_text::{Lines, Remembered};
 use crate::json::Value;
 use crate::table::LeftToPython;
 
-const LONGEST_TEXT: usize = 8192;
-const MOST_HEADERS: usize = 256;
-const MOST_ENTRIES: usize = 256;
+/// The ruleset that a request is checked by where it names none.
+const ALL_RULES: &str = "default";
 const MOST_UNITS: usize = 16;
 const REQUESTS: &str = "requests";
-
-type Map<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
-/// Names in lower case, with "-" for "_", and lines, as they came.
-type Headers<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
-/// Keys and values, in order.
-type Entries<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 /// A unit that a policy's limits count.
 #[derive(Clone, Debug)]
@@ -51,7 +46,7 @@ pub enum Body<'a> {
     Several(Vec<Described<'a>>),
 }
 
-/// A request and its cost.
+/// A request, its cost, and the ruleset that it is checked by.
 pub struct Described<'a> {
     method: Cow<'a, str>,
     path: Cow<'a, str>,
@@ -63,12 +58,18 @@ pub struct Described<'a> {
     lines: Remembered<'a>,
     times: i64,
     told: SmallVec<[(usize, i64); 2]>,
+    ruleset: Cow<'a, str>,
 }
 
 impl Described<'_> {
     /// Its cost.
     pub fn cost(&self) -> Cost<'_> {
         Cost { times: self.times, told: &self.told }
+    }
+
+    /// Which ruleset of a policy it is checked by.
+    pub fn ruleset<L>(&self, resolver: &Resolver<L>) -> Result<usize, LeftToPython> {
+        resolver.ruleset(&self.ruleset).ok_or(LeftToPython)
     }
 }
 
@@ -89,7 +90,7 @@ impl Reader<'_> {
         }
     }
 
-    /// One of several: a request, or {"request": ..., "cost": ...}.
+    /// One of several: a request, or {"request": ..., "cost": ..., "ruleset": ...}.
     fn item<'a>(self, item: Value<'a>) -> Result<Described<'a>, LeftToPython> {
         match item {
             Value::Map(fields) if fields.iter().any(|(name, _)| name == "request") => self.check(fields),
@@ -99,15 +100,17 @@ impl Reader<'_> {
     }
 
     fn check<'a>(self, fields: Map<'a>) -> Result<Described<'a>, LeftToPython> {
-        let (mut described, mut cost) = (None, None);
+        let (mut described, mut cost, mut ruleset) = (None, None, Cow::Borrowed(ALL_RULES));
         for (name, value) in fields {
             match (&*name, value) {
                 ("request", Value::Map(request)) => described = Some(self.request(request)?),
                 ("cost", given) => cost = Some(given),
+                ("ruleset", Value::Text(name)) => ruleset = bounded(name)?,
                 _ => return Err(LeftToPython),
             }
         }
         let mut described = described.ok_or(LeftToPython)?;
+        described.ruleset = ruleset;
         match cost {
             None => {}
             Some(Value::Map(amounts)) => self.read_amounts(amounts, &mut described)?,
@@ -175,34 +178,9 @@ impl Reader<'_> {
             lines: Remembered::new(self.headers),
             times: 1,
             told: SmallVec::new(),
+            ruleset: ALL_RULES.into(),
         }
     }
-}
-
-/// The entries of a descriptor; a value that is not there is empty.
-fn read_entries<'a>(items: Vec<Value<'a>>) -> Result<Entries<'a>, LeftToPython> {
-    if !(1..=MOST_ENTRIES).contains(&items.len()) {
-        return Err(LeftToPython);
-    }
-    let mut entries = Vec::with_capacity(items.len());
-    for item in items {
-        let Value::Map(fields) = item else {
-            return Err(LeftToPython);
-        };
-        let (mut key, mut value) = (Cow::Borrowed(""), Cow::Borrowed(""));
-        for (name, text) in fields {
-            match (&*name, text) {
-                ("key", Value::Text(text)) => key = bounded(text)?,
-                ("value", Value::Text(text)) => value = bounded(text)?,
-                _ => return Err(LeftToPython),
-            }
-        }
-        if key.is_empty() {
-            return Err(LeftToPython);
-        }
-        entries.push((key, value));
-    }
-    Ok(entries)
 }
 
 impl<'a> Described<'a> {
@@ -213,47 +191,6 @@ impl<'a> Described<'a> {
             None => Lines::None,
         }
     }
-}
-
-/// A header may be there several times, and names be spelled in several ways.
-fn read_headers<'a>(fields: Map<'a>) -> Result<Headers<'a>, LeftToPython> {
-    if fields.len() > MOST_HEADERS {
-        return Err(LeftToPython);
-    }
-    let mut headers = Vec::with_capacity(fields.len());
-    for (name, value) in fields {
-        let name = header_name(name)?;
-        match value {
-            Value::Text(text) => headers.push((name, bounded(text)?)),
-            Value::List(lines) => {
-                for line in lines {
-                    let Value::Text(text) = line else {
-                        return Err(LeftToPython);
-                    };
-                    headers.push((name.clone(), bounded(text)?));
-                }
-            }
-            _ => return Err(LeftToPython),
-        }
-    }
-    Ok(headers)
-}
-
-/// `headgate.policy.headers.header_name`; what is no ASCII is Python's to write in lower case.
-fn header_name(name: Cow<'_, str>) -> Result<Cow<'_, str>, LeftToPython> {
-    if !name.is_ascii() {
-        return Err(LeftToPython);
-    }
-    Ok(match name.bytes().any(|byte| byte == b'_' || byte.is_ascii_uppercase()) {
-        true => Cow::Owned(name.to_ascii_lowercase().replace('_', "-")),
-        false => name,
-    })
-}
-
-/// A text that is not too long.
-fn bounded(text: Cow<'_, str>) -> Result<Cow<'_, str>, LeftToPython> {
-    let fits = text.len() <= LONGEST_TEXT || text.chars().count() <= LONGEST_TEXT;
-    if fits { Ok(text) } else { Err(LeftToPython) }
 }
 
 fn amount(value: &Value<'_>) -> Result<i64, LeftToPython> {

@@ -17,7 +17,7 @@ use headgate_server::decide::{self, Check, Decide, Later, Question, Reply};
 use smallvec::{SmallVec, smallvec};
 
 use crate::bound::{AskedLimit, Binder, BoundLimits, OwnLimits, Store, ToldLimits};
-use crate::checks::{ALL_RULES, Unit};
+use crate::checks::Unit;
 use crate::described::{Body, Reader};
 use crate::figures::{Counters, Tally};
 use crate::forwarded::Forwarded;
@@ -120,12 +120,11 @@ impl<O: Owner> LateChecks<O> {
     }
 
     fn described(&self, body: &[u8]) -> Result<decide::Answer, LeftToPython> {
-        let ruleset = self.resolver.ruleset(ALL_RULES).ok_or(LeftToPython)?;
         let reader = Reader { units: &self.units, headers: self.names.len() };
         let began = Instant::now();
         match reader.read(body)? {
             Body::One(one) => {
-                let prepared = self.prepare(&*one, one.cost(), ruleset, Asking::Alone)?;
+                let prepared = self.prepare(&*one, one.cost(), one.ruleset(&self.resolver)?, Asking::Alone)?;
                 let write =
                     |told: &ToldLimits, decision: Told<'_>| replies::one(replies::decision_json(told, decision));
                 self.answer(prepared, began, write, |failure| failure)
@@ -133,7 +132,7 @@ impl<O: Owner> LateChecks<O> {
             Body::Several(several) => {
                 let mut all = Vec::with_capacity(several.len());
                 for one in &several {
-                    all.push(self.prepare(one, one.cost(), ruleset, Asking::Among)?);
+                    all.push(self.prepare(one, one.cost(), one.ruleset(&self.resolver)?, Asking::Among)?);
                 }
                 self.answer_several(all, began)
             }

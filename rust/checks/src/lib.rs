@@ -5,15 +5,18 @@
 
 #![forbid(unsafe_code)]
 
+mod body_fields;
 pub mod bound;
 pub mod checks;
 mod described;
 pub mod figures;
 mod forwarded;
 mod header_text;
+mod home;
 mod json;
 mod judge;
 pub mod late_checks;
+mod outcome;
 pub mod queue;
 mod replies;
 pub mod table;

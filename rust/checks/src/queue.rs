@@ -2,22 +2,23 @@
 //!
 //! Nothing waits for a batch to fill. What is taken is bounded, and so is what waits and what was taken together.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::mem::take;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::mem::{replace, take};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use headgate_core::table::answer::Answer;
-use headgate_server::decide::Reply;
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::bound::BoundLimits;
+use crate::home::{Due, Home, Told, Wake};
+pub use crate::outcome::{Outcome, Outcomes};
 
 /// Checks that are asked for and not answered yet, of all threads; what comes beyond them is left to Python.
 pub const MOST_UNANSWERED: usize = 16_384;
+
+/// So many checks that wait are a batch by themselves: for fewer, what a batch costs is worth a turn of a thread.
+const MANY: usize = 64;
 
 /// What is asked of a store about one request; nothing of it depends on the request any more.
 #[derive(Debug)]
@@ -31,18 +32,6 @@ pub struct Asked<C> {
     /// For each group what it is charged.
     pub costs: SmallVec<[i64; 4]>,
 }
-
-/// What came of a check.
-#[derive(Debug)]
-pub enum Outcome {
-    /// A decision, and what made it in place of the store: `local`, `open`, `closed`, else empty.
-    Decided(Answer, &'static str),
-    /// A failure, with the response that tells of it.
-    Failed(Reply),
-}
-
-/// What came of each check of a request; None where that is lost.
-pub type Outcomes = SmallVec<[Option<Outcome>; 1]>;
 
 /// The checks of one request to the door, which are decided in their order.
 struct Asking<C> {
@@ -66,86 +55,132 @@ impl Drop for Place {
 }
 
 /// Checks that wait to be taken.
-pub struct Queue<C> {
-    waiting: Mutex<VecDeque<Asking<C>>>,
+pub struct Queue<C>(Arc<Inner<C>>);
+
+struct Inner<C> {
+    waiting: Mutex<Waiting<C>>,
     unanswered: Arc<AtomicUsize>,
-    /// Batches that were taken and are not finished.
-    under_way: Arc<AtomicUsize>,
-    wake: Wake,
+    wake: Box<dyn Fn() + Send + Sync>,
 }
 
-type Wake = Arc<dyn Fn() + Send + Sync>;
+struct Waiting<C> {
+    askings: VecDeque<Asking<C>>,
+    /// How many checks they are.
+    count: usize,
+    /// What takes batches has been woken and has not come yet, or a thread will wake it if something waits then.
+    is_due: bool,
+    /// A batch was taken and is not finished.
+    is_under_way: bool,
+}
 
-impl<C> Queue<C> {
-    /// A queue; `wake` is called when something waits where nothing did before, and no batch is under way: whoever takes
-    /// batches looks again when one is finished.
+impl<C: Send + Sync + 'static> Queue<C> {
+    /// A queue; `wake` is called when something waits, and no batch is under way and none was asked for.
     ///
-    /// A thread with an event loop calls it once the tasks that are ready have asked, too.
+    /// A thread with an event loop calls it once the tasks that are ready have asked, too; after a batch, a thread that
+    /// was told first sends what came of it, so that those who ask again are in the next one.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { waiting: Mutex::default(), unanswered: Arc::default(), under_way: Arc::default(), wake: Arc::new(wake) }
+        let waiting = Waiting { askings: VecDeque::new(), count: 0, is_due: false, is_under_way: false };
+        Self(Arc::new(Inner { waiting: Mutex::new(waiting), unanswered: Arc::default(), wake: Box::new(wake) }))
     }
 
     /// Ask about the checks of a request, and get what came of them; None where too many wait already.
     pub fn ask(&self, checks: SmallVec<[Asked<C>; 1]>) -> Option<oneshot::Receiver<Outcomes>> {
-        let place = Place { unanswered: Arc::clone(&self.unanswered), count: checks.len() };
-        if self.unanswered.fetch_add(place.count, Relaxed) + place.count > MOST_UNANSWERED {
+        let place = Place { unanswered: Arc::clone(&self.0.unanswered), count: checks.len() };
+        if self.0.unanswered.fetch_add(place.count, Relaxed) + place.count > MOST_UNANSWERED {
             return None;
         }
         let (answers, outcomes) = oneshot::channel();
         let home = Home::here();
-        let mut waiting = self.lock();
-        let was_empty = waiting.is_empty();
-        waiting.push_back(Asking { checks, answers, home: home.clone(), _place: place });
+        let mut waiting = self.0.lock();
+        waiting.count += checks.len();
+        waiting.askings.push_back(Asking { checks, answers, home: home.clone(), _place: place });
+        let due = if waiting.is_under_way { None } else { self.0.due(&mut waiting) };
         drop(waiting);
-        if was_empty && self.under_way.load(SeqCst) == 0 {
+        if let Some(due) = due {
             match home {
-                Some(home) => home.wake(&self.wake),
-                None => (self.wake)(),
+                Some(home) => home.ask(due),
+                None => drop(due),
             }
         }
         Some(outcomes)
     }
 
-    /// Take what waits: about `most` checks, those of one request together; None where there are none.
+    /// Take what waits, having been woken: about `most` checks, those of one request together; None where there are
+    /// none, and while a batch is under way.
     ///
     /// What nobody waits for any more is dropped.
     pub fn take(&self, most: usize) -> Option<Batch<C>> {
+        let mut waiting = self.0.lock();
+        waiting.is_due = false;
+        self.batch(waiting, most)
+    }
+
+    /// The same after a batch: None, too, where few wait and a thread is to wake for them, with what comes until then.
+    pub fn take_more(&self, most: usize) -> Option<Batch<C>> {
+        let waiting = self.0.lock();
+        if waiting.is_due && waiting.count < MANY { None } else { self.batch(waiting, most) }
+    }
+
+    fn batch(&self, mut waiting: MutexGuard<'_, Waiting<C>>, most: usize) -> Option<Batch<C>> {
         let (mut askings, mut count) = (Vec::new(), 0);
-        let mut waiting = self.lock();
-        while count < most
-            && let Some(asking) = waiting.pop_front()
+        while !waiting.is_under_way
+            && count < most
+            && let Some(asking) = waiting.askings.pop_front()
         {
+            waiting.count -= asking.checks.len();
             if !asking.answers.is_closed() {
                 count += asking.checks.len();
                 askings.push(asking);
             }
         }
+        if count == 0 {
+            return None;
+        }
+        waiting.is_under_way = true;
         drop(waiting);
-        (count > 0).then(|| Batch::new(askings, count, Arc::clone(&self.under_way)))
+        Some(Batch::new(askings, count, Arc::clone(&self.0)))
+    }
+}
+
+impl<C: Send + Sync + 'static> Inner<C> {
+    fn lock(&self) -> MutexGuard<'_, Waiting<C>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Asking<C>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What has a batch taken when it is dropped; None where that is to happen already.
+    fn due(self: &Arc<Self>, waiting: &mut Waiting<C>) -> Option<Due> {
+        (!replace(&mut waiting.is_due, true)).then(|| Due(Arc::clone(self) as Arc<dyn Wake>))
+    }
+}
+
+impl<C: Send + Sync + 'static> Wake for Inner<C> {
+    fn wake(&self) {
+        let mut waiting = self.lock();
+        waiting.is_due = !waiting.askings.is_empty() && !waiting.is_under_way;
+        let is_due = waiting.is_due;
+        drop(waiting);
+        if is_due {
+            (self.wake)();
+        }
     }
 }
 
 /// Checks that were taken together, by number; dropped, what was decided is told.
-pub struct Batch<C> {
+pub struct Batch<C: Send + Sync + 'static> {
     askings: Vec<Asking<C>>,
     /// For each check of which asking it is, and which of its checks.
     places: Vec<(usize, usize)>,
     outcomes: Vec<Option<Outcome>>,
-    under_way: Arc<AtomicUsize>,
+    queue: Arc<Inner<C>>,
 }
 
-impl<C> Batch<C> {
-    fn new(askings: Vec<Asking<C>>, count: usize, under_way: Arc<AtomicUsize>) -> Self {
-        under_way.fetch_add(1, SeqCst);
+impl<C: Send + Sync + 'static> Batch<C> {
+    fn new(askings: Vec<Asking<C>>, count: usize, queue: Arc<Inner<C>>) -> Self {
         let mut places = Vec::with_capacity(count);
         for (number, asking) in askings.iter().enumerate() {
             places.extend((0..asking.checks.len()).map(|check| (number, check)));
         }
-        Self { askings, places, outcomes: (0..count).map(|_| None).collect(), under_way }
+        Self { askings, places, outcomes: (0..count).map(|_| None).collect(), queue }
     }
 
     /// How many checks.
@@ -177,10 +212,9 @@ impl<C> Batch<C> {
     }
 }
 
-impl<C> Drop for Batch<C> {
+impl<C: Send + Sync + 'static> Drop for Batch<C> {
     /// Tell all who wait; each thread is woken once.
     fn drop(&mut self) {
-        self.under_way.fetch_sub(1, SeqCst);
         let mut by_home: Vec<(Home, Vec<Told>)> = Vec::new();
         let mut outcomes = take(&mut self.outcomes).into_iter();
         for asking in take(&mut self.askings) {
@@ -190,70 +224,17 @@ impl<C> Drop for Batch<C> {
                 told.tell();
                 continue;
             };
-            match by_home.iter_mut().find(|(known, _)| known.0.same_channel(&home.0)) {
+            match by_home.iter_mut().find(|(known, _)| known.is(&home)) {
                 Some((_, all)) => all.push(told),
                 None => by_home.push((home, vec![told])),
             }
         }
+        let mut waiting = self.queue.lock();
+        waiting.is_under_way = false;
+        let mut due = if by_home.is_empty() { None } else { self.queue.due(&mut waiting) };
+        drop(waiting);
         for (home, all) in by_home {
-            let _ = home.0.send(Errand::Tell(all)); // a thread that has ended waits for nothing
-        }
-    }
-}
-
-/// What is told to one request.
-struct Told {
-    outcomes: Outcomes,
-    answers: oneshot::Sender<Outcomes>,
-}
-
-impl Told {
-    fn tell(self) {
-        let _ = self.answers.send(self.outcomes); // whoever has gone does not wait for it
-    }
-}
-
-/// A thread with an event loop, which tells its own tasks: to wake each of them from elsewhere is a system call.
-#[derive(Clone)]
-struct Home(mpsc::UnboundedSender<Errand>);
-
-/// What such a thread does when it is its turn.
-enum Errand {
-    Tell(Vec<Told>),
-    Wake(Wake),
-}
-
-impl Home {
-    /// The calling thread, if it has an event loop.
-    fn here() -> Option<Self> {
-        thread_local! {
-            static HERE: RefCell<Option<Home>> = const { RefCell::new(None) };
-        }
-        let runtime = Handle::try_current().ok()?;
-        HERE.with_borrow_mut(|here| {
-            if let Some(home) = here
-                && !home.0.is_closed()
-            {
-                return Some(home.clone());
-            }
-            let (sender, mut errands) = mpsc::unbounded_channel();
-            runtime.spawn(async move {
-                while let Some(errand) = errands.recv().await {
-                    match errand {
-                        Errand::Tell(all) => all.into_iter().for_each(Told::tell),
-                        Errand::Wake(wake) => wake(),
-                    }
-                }
-            });
-            *here = Some(Self(sender));
-            here.clone()
-        })
-    }
-
-    /// Wake what takes batches after the tasks of this thread that are ready now.
-    fn wake(&self, wake: &Wake) {
-        if self.0.send(Errand::Wake(Arc::clone(wake))).is_err() {
-            wake();
+            home.tell(all, due.take());
         }
     }
 }

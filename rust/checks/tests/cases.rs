@@ -33,6 +33,21 @@ fn a_request_is_counted_as_what_the_gateway_describes() {
 }
 
 #[test]
+fn a_body_names_the_ruleset_of_each_request() {
+    let asking = asking(&Tally::new());
+    let by_some = br#"{"request": {"path": "/api/1", "client_ip": "192.0.2.8"}, "ruleset": "some"}"#;
+    for _ in 0..3 {
+        assert!(body(&asking.described(by_some).expect("an answer")).contains(r#""allowed": true"#));
+    }
+    let several = br#"{"requests": [{"request": {"client_ip": "192.0.2.8"}, "ruleset": "some"}, {"path": "/health"}]}"#;
+    let reply = asking.described(several).expect("an answer");
+    assert_eq!(body(&reply).matches(r#"{"allowed": false"#).count(), 1);
+    let before = asking.table.asked();
+    let unknown = br#"{"requests": [{"path": "/health"}, {"request": {}, "ruleset": "none"}]}"#;
+    assert!(asking.described(unknown).is_none() && asking.table.asked() == before);
+}
+
+#[test]
 fn a_refusal_tells_which_limit_refused_and_when_to_come_back() {
     let asking = asking(&Tally::new());
     let headers = fields(&[]);

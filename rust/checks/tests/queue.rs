@@ -94,3 +94,48 @@ fn what_nobody_waits_for_is_not_taken_and_what_waits_is_bounded() {
     assert!(queue.take(10).is_none());
     assert!(matches!(ask(), decide::Answer::Later(_)));
 }
+
+#[test]
+fn a_batch_comes_after_the_responses_of_the_last_one_unless_many_wait() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let (queue, woken) = woken();
+        let checks = late(&Tally::new(), Arc::clone(&queue));
+        let ask = || checks.forwarded(&fields(&[]));
+        let first = ask();
+        tokio::task::yield_now().await;
+        let batch = queue.take(10).expect("a batch");
+        let others: Vec<_> = (0..3).map(|_| ask()).collect();
+        assert!(queue.take(10).is_none(), "a batch is under way");
+        drop(batch);
+        assert!(queue.take_more(10).is_none() && woken.load(SeqCst) == 1);
+        tokio::task::yield_now().await;
+        assert!(reply(first).is_some());
+        let more = ask();
+        tokio::task::yield_now().await;
+        assert_eq!(woken.load(SeqCst), 2);
+        let batch = queue.take(10).expect("a batch");
+        assert_eq!(batch.len(), 4);
+        let many: Vec<_> = (0..64).map(|_| ask()).collect();
+        drop(batch);
+        assert_eq!(queue.take_more(100).expect("a batch").len(), 64);
+        drop((others, more, many));
+    });
+}
+
+#[test]
+fn what_takes_batches_is_woken_where_the_thread_that_was_to_do_so_has_ended() {
+    let (queue, woken) = woken();
+    let checks = late(&Tally::new(), Arc::clone(&queue));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let first = runtime.block_on(async { checks.forwarded(&fields(&[])) });
+    assert_eq!(woken.load(SeqCst), 0);
+    drop(runtime);
+    assert_eq!(woken.load(SeqCst), 1);
+    let batch = queue.take(10).expect("a batch");
+    let second = checks.forwarded(&fields(&[]));
+    drop(batch);
+    assert!(queue.take_more(10).is_none() && woken.load(SeqCst) == 2);
+    drop(queue.take(10).expect("a batch"));
+    assert!(reply(first).is_some() && reply(second).is_some());
+}

@@ -1,12 +1,8 @@
-//! What the front door asks of a store that is waited for, as Python takes it: in batches, with one crossing each way.
+//! A batch of what the front door asks of a store that is waited for, with one crossing to Python each way.
 
-use std::io::Write;
-use std::os::fd::RawFd;
-use std::sync::Arc;
-
-use headgate_checks::queue::{Asked, Batch, Outcome, Queue};
-use headgate_core::memory::shared::same_file;
+use headgate_checks::queue::{Asked, Batch, Outcome};
 use headgate_policy::keys::decode_key;
+use headgate_redis::bulks::{Bulk, Bulks};
 use headgate_server::decide::Reply;
 use http::StatusCode;
 use pyo3::exceptions::{PyIndexError, PyValueError};
@@ -17,32 +13,9 @@ use smallvec::SmallVec;
 use crate::decision::Decision;
 use crate::late_limits::{Choice, Chosen};
 use crate::operation::Operation;
+use crate::redis_calls::RedisCalls;
 
 const PROBLEM: &str = "application/problem+json";
-
-/// The checks that wait for Python, of all threads of a front door.
-#[pyclass(frozen, module = "headgate._native")]
-pub struct CheckQueue {
-    /// What the checks of each policy ask.
-    pub queue: Arc<Queue<Choice>>,
-}
-
-#[pymethods]
-impl CheckQueue {
-    /// `event` is the descriptor of an eventfd, which is written to when something waits where nothing did.
-    #[new]
-    fn new(event: RawFd) -> PyResult<Self> {
-        let event = same_file(event)?;
-        // It is full where it was not read for long: whoever reads it then finds what waits.
-        let wake = move || drop((&event).write(&1u64.to_ne_bytes()));
-        Ok(Self { queue: Arc::new(Queue::new(wake)) })
-    }
-
-    /// Take about so many checks; None where nothing waits.
-    fn take(&self, most: usize) -> Option<CheckBatch> {
-        self.queue.take(most).map(|batch| CheckBatch { batch: Some(batch), sent: vec![] })
-    }
-}
 
 /// A check that is left to Python, by its place, and the reply to its call.
 type Left<'py> = (usize, Bound<'py, PyAny>);
@@ -108,6 +81,26 @@ impl CheckBatch {
         Ok(Operation::new(keys.unbind(), PyTuple::new(py, &asked.costs)?.unbind(), true, None, None))
     }
 
+    /// The calls of all checks, and how many they are; None where only Python can ask about some of them.
+    #[pyo3(signature = (now_us, /))]
+    fn pack_usual<'py>(
+        &mut self,
+        py: Python<'py>,
+        now_us: Option<i64>,
+    ) -> PyResult<Option<(Bound<'py, PyBytes>, usize)>> {
+        let batch = self.batch()?;
+        let mut commands = Vec::with_capacity(192 * batch.len());
+        for place in 0..batch.len() {
+            let asked = self.asked(place)?;
+            match &asked.bound.asked.bound(py)?.calls {
+                Some(calls) if calls.get().0.can_pack(&asked.keys) => pack(calls, asked, now_us, &mut commands),
+                _ => return Ok(None),
+            }
+        }
+        self.sent = (0..batch.len()).map(|place| (place, true)).collect();
+        Ok(Some((PyBytes::new(py, &commands), self.sent.len())))
+    }
+
     /// The calls of all checks that nothing came of yet, and how many: those in `packed` as they are there.
     #[pyo3(signature = (packed, now_us, /))]
     fn pack<'py>(
@@ -132,13 +125,42 @@ impl CheckBatch {
             let asked = self.asked(place)?;
             let calls = asked.bound.asked.bound(py)?.calls.as_ref();
             let calls = calls.ok_or_else(|| PyValueError::new_err("these calls are packed by Python"))?;
-            let keys: SmallVec<[&str; 4]> = asked.key_of.iter().map(|key| &*asked.keys[*key]).collect();
-            calls.get().0.pack(&keys, &asked.costs, now_us, &mut commands);
+            pack(calls, asked, now_us, &mut commands);
             sent.push((place, true));
         }
         let count = sent.len();
         self.sent = sent;
         Ok((PyBytes::new(py, &commands), count))
+    }
+
+    /// Take note of what the replies to these calls mean, from the bytes that came of them.
+    ///
+    /// Gives (how many bytes they are, the places of refusals that are to be remembered). Nothing is taken note of, and
+    /// the number is 0 where they are not whole yet, and negative where one of them is not as usual.
+    fn read_bytes(&mut self, data: &[u8]) -> PyResult<(isize, Vec<usize>)> {
+        let (mut reader, mut answers) = (Bulks(data), Vec::with_capacity(self.sent.len()));
+        for (place, is_own) in &self.sent {
+            let reply = match reader.next() {
+                Bulk::Whole(reply) if *is_own => reply,
+                Bulk::Part => return Ok((0, vec![])),
+                _ => return Ok((-1, vec![])),
+            };
+            let asked = self.asked(*place)?;
+            let calls = asked.bound.asked.known().and_then(|chosen| chosen.calls.as_ref());
+            match calls.and_then(|calls| calls.get().0.read(reply, &asked.costs)) {
+                Some(answer) => answers.push(answer),
+                None => return Ok((-1, vec![])),
+            }
+        }
+        let length = data.len() - reader.0.len();
+        let mut refused = Vec::new();
+        for ((place, _), answer) in std::mem::take(&mut self.sent).into_iter().zip(answers) {
+            if !answer.allowed && self.asked(place)?.bound.asked.known().is_some_and(|chosen| chosen.remembers) {
+                refused.push(place);
+            }
+            self.settle(place, Outcome::Decided(answer, ""));
+        }
+        Ok((length as isize, refused))
     }
 
     /// Take note of what the replies to these calls mean.
@@ -222,6 +244,10 @@ impl CheckBatch {
 }
 
 impl CheckBatch {
+    pub fn new(batch: Batch<Choice>) -> Self {
+        Self { batch: Some(batch), sent: vec![] }
+    }
+
     fn batch(&self) -> PyResult<&Batch<Choice>> {
         self.batch.as_ref().ok_or_else(|| PyValueError::new_err("all of it is told"))
     }
@@ -235,6 +261,12 @@ impl CheckBatch {
             batch.settle(place, outcome);
         }
     }
+}
+
+/// Add the call of a check.
+fn pack(calls: &Py<RedisCalls>, asked: &Asked<Choice>, now_us: Option<i64>, commands: &mut Vec<u8>) {
+    let keys: SmallVec<[&str; 4]> = asked.key_of.iter().map(|key| &*asked.keys[*key]).collect();
+    calls.get().0.pack(&keys, &asked.costs, now_us, commands);
 }
 
 /// Whether a charge changes a state that is known.

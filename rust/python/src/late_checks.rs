@@ -8,7 +8,7 @@ use headgate_checks::late_checks;
 use headgate_server::decide::{Answer, Question, Reply};
 use pyo3::prelude::*;
 
-use crate::check_batch::CheckQueue;
+use crate::check_queue::CheckQueue;
 use crate::checks::{CheckTally, OfRule, Told, asked, own_limits, told, units_of};
 use crate::gate_policy::read_policy;
 use crate::gate_subject::Trouble;

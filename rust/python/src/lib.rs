@@ -7,6 +7,7 @@ mod arguments;
 mod bound;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod check_batch;
+mod check_queue;
 mod checks;
 mod clock;
 mod decision;
@@ -73,7 +74,7 @@ mod _native {
     use crate::check_batch::CheckBatch;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
-    use crate::check_batch::CheckQueue;
+    use crate::check_queue::CheckQueue;
     #[pymodule_export]
     use crate::checks::CheckTally;
     #[pymodule_export]

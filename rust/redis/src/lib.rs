@@ -6,5 +6,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bulks;
 pub mod calls;
 mod replies;

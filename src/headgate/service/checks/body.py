@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from headgate.errors import ArgumentError
 from headgate.keys import check_cost
+from headgate.policy.compiled import ALL_RULES
 from headgate.policy.descriptor import Descriptor
 from headgate.policy.request import Request
 from headgate.service.checks.body_fields import (
@@ -38,6 +39,9 @@ class Check(NamedTuple):
     cost: int | Mapping[str, int | str]
     """A number, or one for each unit; which units there are is the policy's to say."""
 
+    ruleset: str = ALL_RULES
+    """Only its rules apply; whether there is such a ruleset is the policy's to say, too."""
+
 
 REQUEST: Mapping[str, Text | HeaderMap] = {
     "method": Text("GET if it is not there"),
@@ -55,8 +59,10 @@ ENTRIES = EntryList(
 
 _FIELDS = (*REQUEST, "entries")
 
-_CHECK = ("request", "cost")
-_BODY = ("request", "requests", "cost")
+_CHECK = ("request", "cost", "ruleset")
+_OF_EACH = ("cost", "ruleset")
+_BODY = ("request", "requests", *_OF_EACH)
+RULESET = Text("the ruleset of the policy whose rules apply, as in /check/{ruleset}; default if it is not there")
 COST_SCHEMA = {
     "anyOf": [
         {"type": "integer", "minimum": 0, "maximum": LARGEST},
@@ -79,7 +85,7 @@ COST_SCHEMA = {
 
 def body_schema() -> dict[str, Any]:
     """The JSON Schema of a body."""
-    one = {"request": {"$ref": "#/$defs/request"}, "cost": {"$ref": "#/$defs/cost"}}
+    one = {"request": {"$ref": "#/$defs/request"}, "cost": {"$ref": "#/$defs/cost"}, "ruleset": RULESET.schema()}
     several = {
         "type": "array",
         "minItems": 1,
@@ -116,14 +122,15 @@ def read_body(body: bytes) -> tuple[list[Check], bool]:
     if type(value) is not dict:
         refuse_value("the body", 'a map with "request" or "requests"', value)
     if "request" in value and value.keys() <= _CHECK_NAMES:
-        return [read_check("request", value)], False
+        return [_read_check("", value)], False
     for name in value:
         if name not in _BODY:
             raise no_such_field("", name, _BODY)
     if ("request" in value) == ("requests" in value):
         raise BadBody('give one of "request" and "requests"')
-    if "cost" in value:
-        raise BadBody('"cost" belongs to each of "requests"')
+    for name in _OF_EACH:
+        if name in value:
+            raise BadBody(f'"{name}" belongs to each of "requests"')
     requests = value["requests"]
     if type(requests) is not list or not 1 <= len(requests) <= MOST_REQUESTS:
         refuse_value("requests", f"a list of 1 to {MOST_REQUESTS} requests", requests)
@@ -134,13 +141,24 @@ _CHECK_NAMES = frozenset(_CHECK)
 
 
 def _read_item(place: str, value: object) -> Check:
-    """One of several: a request, or {"request": ..., "cost": ...}."""
+    """One of several: a request, or {"request": ..., "cost": ..., "ruleset": ...}."""
     if type(value) is dict and "request" in value:
         for name in value:
             if name not in _CHECK:
                 raise no_such_field(place, name, _CHECK)
-        return read_check(f"{place}.request", value)
+        return _read_check(f"{place}.", value)
     return read_check(place, {"request": value})
+
+
+def _read_check(place: str, value: dict[str, Any]) -> Check:
+    """A check whose fields have names that begin with `place`."""
+    check = read_check(f"{place}request", value)
+    if "ruleset" not in value:
+        return check
+    ruleset = value["ruleset"]
+    if type(ruleset) is not str or len(ruleset) > LONGEST_TEXT:
+        RULESET.refuse(f"{place}ruleset", ruleset)
+    return check._replace(ruleset=ruleset)
 
 
 def read_check(place: str, value: dict[str, Any]) -> Check:

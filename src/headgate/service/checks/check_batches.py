@@ -18,9 +18,6 @@ from headgate.service.http.problems import failure_response
 MOST_IN_A_BATCH = 1000
 """About as many checks are taken at once; a body has no more."""
 
-MOST_BATCHES = 1
-"""So many batches are before the store at one time."""
-
 
 class CheckBatches:
     """Has the store of a gate decide what the front door asks."""
@@ -30,8 +27,11 @@ class CheckBatches:
         self._gate = gate
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._queue = core.native.CheckQueue(self._event)
-        self._under_way = 0
         self._is_taking = False
+        """Whether a batch is being begun; it may be finished at once."""
+
+        self._is_finished = False
+        """Whether the last batch is."""
 
     def checks(self, tally: Any) -> Any:
         """What the door asks under the policy in force, counting in `tally`; None where only Python can answer.
@@ -54,14 +54,17 @@ class CheckBatches:
         self.take()
 
     def take(self) -> None:
-        """Have what waits decided, as far as that may be under way together."""
-        if self._is_taking:  # what was taken is decided already
-            return
+        """Have what waits decided, unless a batch is under way; what comes until it is decided is the next one."""
+        self._decide_all(self._queue.take(MOST_IN_A_BATCH))
+
+    def _decide_all(self, batch: Any) -> None:
+        """Have a batch decided, and those that follow it at once."""
         self._is_taking = True
         try:
-            while self._under_way < MOST_BATCHES and (batch := self._queue.take(MOST_IN_A_BATCH)) is not None:
-                self._under_way += 1
+            while batch is not None:
+                self._is_finished = False
                 self._decide(batch)
+                batch = self._queue.take_more(MOST_IN_A_BATCH) if self._is_finished else None
         finally:
             self._is_taking = False
 
@@ -72,8 +75,9 @@ class CheckBatches:
                 for place in batch.open():
                     batch.failed(place, *told)
             batch.finish()
-            self._under_way -= 1
-            self.take()
+            self._is_finished = True
+            if not self._is_taking:
+                self._decide_all(self._queue.take_more(MOST_IN_A_BATCH))
 
         guarded: Any = self._gate.answering
         try:

@@ -34,6 +34,13 @@ class Decider:
         self.waits = self.gate.policy.waits
         """Whether requests may wait in line, under the policy in force."""
 
+    def lacks(self, ruleset: str) -> str | None:
+        """What is said of a ruleset that the policy does not have."""
+        rulesets = self.gate.policy.rulesets
+        if ruleset in rulesets:
+            return None
+        return f"no ruleset is named {ruleset[:60]!r}; there are {', '.join(rulesets)}"
+
     def decide(
         self, request: Request | Descriptor, cost: Cost, write: Callable[[Decision], Written], ruleset: str = ALL_RULES
     ) -> Written | Awaitable[Written]:

@@ -25,10 +25,8 @@ class ForwardAuth:
     def check(self, request: ServiceRequest, rest: str) -> Reply:
         """200, 429 or 503. `rest` is the ruleset, and after a slash the path of a request whose headers lack it."""
         ruleset, _, path = rest.partition("/")
-        rulesets = self._decider.gate.policy.rulesets
-        if ruleset not in rulesets:
-            known = ", ".join(rulesets)
-            return problem_response(404, f"no ruleset is named {ruleset[:60]!r}; there are {known}")
+        if (lacking := self._decider.lacks(ruleset)) is not None:
+            return problem_response(404, lacking)
         forwarded = forwarded_request(request.method, request.peer, f"/{path}", request.headers)
         decide = self._decider.decide_in_line if self._decider.waits else self._decider.decide
         return decide(forwarded, 1, response_of, ruleset)

@@ -12,7 +12,7 @@ from headgate.service.checks.body import Check, body_schema, read_body
 from headgate.service.checks.decider import Decider
 from headgate.service.checks.decision_json import write_decision
 from headgate.service.http.messages import JSON, Reply, ServiceRequest, ServiceResponse
-from headgate.service.http.problems import failure_response
+from headgate.service.http.problems import failure_response, problem_response
 
 _AT_ONCE = 100
 """So many requests of one body are before the store together; each has the whole of the store's deadline."""
@@ -27,13 +27,19 @@ class JsonChecks:
         self._decider = decider
 
     def check(self, request: ServiceRequest, rest: str) -> Reply:
-        """200 with what was decided, after a wait where rules say so, but not for several; raises BadBody."""
+        """200 with what was decided, after a wait where rules say so, but not for several; raises BadBody.
+
+        404 where one of them is to be judged by a ruleset that is none.
+        """
         checks, several = read_body(request.body)
+        for place, check in enumerate(checks):
+            if (lacking := self._decider.lacks(check.ruleset)) is not None:
+                return problem_response(404, f"requests[{place}]: {lacking}" if several else lacking)
         if several:
             return self._check_several(checks)
-        judged, cost = checks[0]
+        judged, cost, ruleset = checks[0]
         decide = self._decider.decide_in_line if self._decider.waits else self._decider.decide
-        return decide(judged, cost, _response_of)
+        return decide(judged, cost, _response_of, ruleset)
 
     async def _check_several(self, checks: Sequence[Check]) -> ServiceResponse:
         """Judge several requests, each by itself. What the store is asked for travels together, in their order."""
@@ -46,7 +52,7 @@ class JsonChecks:
     async def _write(self, check: Check) -> str:
         """A decision as JSON, or what went wrong with this request alone: others were charged already."""
         try:
-            return await answered(self._decider.decide(check.request, check.cost, write_decision))
+            return await answered(self._decider.decide(check.request, check.cost, write_decision, check.ruleset))
         except Exception as error:
             return f'{{"error": {failure_response(error).body.decode()}}}'
 

@@ -49,6 +49,7 @@ class _Run:
         self._done = done
         self._undone = guard.refusals.undone
         self._count = 0
+        self._refused: list[int] = []
 
     def begin(self, clock: Clock | None) -> None:
         """Ask the store, or whatever decides in its place."""
@@ -57,39 +58,57 @@ class _Run:
             odd.begin(range(len(batch)))
             self._finish(None)
             return
-        places, refusals = batch.odd(), self._guard.refusals
-        if refusals.known:
-            places = sorted({*places, *batch.known(refusals.known)})
-        odd.begin(places)
-        packed, self._count = batch.pack(
-            {place: pack_command(call.by_sha) for place, call in odd.calls.items()}, _moment_of(clock)
-        )
+        moment, known = _moment_of(clock), self._guard.refusals.known
+        usual = None if known else batch.pack_usual(moment)
+        if usual is not None:
+            packed, self._count = usual
+        else:
+            places = batch.odd()
+            if known:
+                places = sorted({*places, *batch.known(known)})
+            odd.begin(places)
+            calls = {place: pack_command(call.by_sha) for place, call in odd.calls.items()}
+            packed, self._count = batch.pack(calls, moment)
         if self._count:
-            multiplexer.ask_packed(packed, self._count, self._take)
+            multiplexer.ask_packed(packed, self._count, self)
         else:
             self._done(None)
 
-    def _take(self, replies: list[Any]) -> None:
+    def take(self, replies: list[Any]) -> None:
         """Go on with the replies."""
         try:
-            left = self._read(replies)
-            self._odd.begin(place for place in left if place not in self._odd.calls)
-            self._finish(left)
+            left, refused = self._batch.read(replies)
+            self._note(len(left), refused)
+            replied = dict(left)
+            self._odd.begin(place for place in replied if place not in self._odd.calls)
+            self._finish(replied)
         except Exception as error:
             self._done(error)
 
-    def _read(self, replies: list[Any]) -> dict[int, Any]:
-        """Take note of the replies that are as usual; gives the others, by place."""
+    def take_bytes(self, data: bytes) -> int:
+        """Take the replies from bytes where all of them are as usual."""
+        length: int
+        length, self._refused = self._batch.read_bytes(data)
+        return length
+
+    def go_on(self) -> None:
+        """Go on with the replies that were bytes."""
+        try:
+            self._note(0, self._refused)
+            self._done(None)
+        except Exception as error:
+            self._done(error)
+
+    def _note(self, left: int, refused: list[int]) -> None:
+        """Take note of what was decided by the replies, except for those that are left."""
         batch, guard = self._batch, self._guard
-        left, refused = batch.read(replies)
-        if guard.breaker.failures and len(left) < self._count:
+        if guard.breaker.failures and left < self._count:
             guard.breaker.succeeded()
         self._forget_charged(0)
         for place in refused:
             batch.limits(place).remember(batch.operation(place), batch.decision(place), self._undone)
         if refused:
             self._forget_charged(refused[0])
-        return dict(left)
 
     def _forget_charged(self, first: int) -> None:
         """Have refusals forgotten that a check which was charged has changed, from that place on."""

@@ -17,8 +17,9 @@ from redis import exceptions
 
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.redis.errors import store_error
+from headgate.stores.redis.packed_calls import Asker, Packed, take_bytes_of
 from headgate.stores.redis.replies import AsyncReplyParser, has_more
-from headgate.stores.redis.waiting_calls import Command, Packed, Pending, Place, Several
+from headgate.stores.redis.waiting_calls import Command, Pending, Place, Several
 
 MOST_WAITING = 100_000
 """Calls that may wait at one time; beyond it a call is refused at once."""
@@ -84,16 +85,13 @@ class Multiplexer:
         self._begin()
         return whole
 
-    def ask_packed(self, commands: bytes, count: int, take: Callable[[list[Any]], object]) -> None:
-        """`ask_many` of at least one command that are packed already; `take` is called with the replies.
-
-        It may be called at once, and must not raise. On an open connection they are written at once.
-        """
+    def ask_packed(self, commands: bytes, count: int, asker: Asker) -> None:
+        """`ask_many` of some commands that are packed already, written at once where a connection is open."""
         if len(self._pending) + len(self._sent) + count > MOST_WAITING:
             refused = StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already")
-            take([refused] * count)
+            asker.take([refused] * count)
             return
-        packed = Packed(commands, count, take, self._loop.time() + self._timeout_s)
+        packed = Packed(commands, count, asker, self._loop.time() + self._timeout_s)
         writer = None if self._pending or self._is_writing else getattr(self._connection, "_writer", None)
         if writer is None:
             self._pending.append(packed)
@@ -144,15 +142,18 @@ class Multiplexer:
             while self._pending:
                 if self._connection is None:
                     try:
-                        self._connection = await self._connect()
-                        self.connections += 1
+                        await self._open()
                     except Exception as error:
                         self._fail(self._pending, error)
                         break
                 await self._send()
 
+    async def _open(self) -> None:
+        connection = self._connection = await self._connect()
+        take_bytes_of(connection, self._sent, lambda: connection is self._connection)
+        self.connections += 1
+
     async def _send(self) -> None:
-        connection = self._connection
         packed: list[bytes] = []
         count = 0
         while self._pending and count < MOST_IN_A_WRITE:
@@ -176,7 +177,7 @@ class Multiplexer:
         self._wake_reader.set()
         self._is_writing = True
         try:
-            await connection.send_packed_command(packed, check_health=False)
+            await self._connection.send_packed_command(packed, check_health=False)
         except Exception as error:
             await self._lose(self._lost(error))
         finally:
@@ -213,8 +214,7 @@ class Multiplexer:
         """Settle calls with what was read already; whether there was something."""
         settled = False
         while (sent := self._sent) and connection is self._connection:
-            first = sent[0]
-            packed = first.reply if isinstance(first, Packed) else None
+            packed = first if isinstance(first := sent[0], Packed) else None
             replies = connection._parser.take(1 if packed is None else packed.left)
             if not replies:
                 break
@@ -230,9 +230,9 @@ class Multiplexer:
     def _settle(self, reply: Any) -> None:
         ask = self._sent[0]
         if isinstance(ask, Packed):  # of a parser of the caller's own
-            if ask.reply.left == 1:
+            if ask.left == 1:
                 self._sent.popleft()
-            ask.reply.add([reply])
+            ask.add([reply])
             return
         self._sent.popleft()
         if ask is None or ask.reply.done():

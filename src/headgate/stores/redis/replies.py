@@ -126,6 +126,10 @@ class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
     async def handle_push_response(self, response: Any, **_: Any) -> Any:
         raise exceptions.InvalidResponse("a push, which was not asked for")
 
+    def has_some(self) -> bool:
+        """Whether something was read that is in no reply yet."""
+        return bool(self._reader.has_data())
+
     def take(self, most: int) -> list[Any]:
         """Up to so many replies that have come whole; raises what says that the connection is of no use."""
         replies: list[Any] = self._reader.take(most)

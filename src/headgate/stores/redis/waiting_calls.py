@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,49 +46,6 @@ class Place:
 
     def set_exception(self, error: Exception) -> None:
         self._several.take(self._place, error)
-
-
-class PackedReply:
-    """The replies to commands that were packed together, as they come; settled as the future of a single one is."""
-
-    __slots__ = ("_count", "_is_done", "_replies", "_take", "left")
-
-    def __init__(self, count: int, take: Callable[[list[Any]], object]) -> None:
-        self._count = count
-        self._take = take
-        self._replies: list[Any] = []
-        self._is_done = False
-        self.left = count
-        """How many have not come; they do even where they are not waited for any more."""
-
-    def add(self, replies: list[Any]) -> None:
-        """Take note of the replies that come next."""
-        self.left -= len(replies)
-        if not self._is_done:
-            self._replies += replies
-            if not self.left:
-                self._is_done = True
-                self._take(self._replies)
-
-    def done(self) -> bool:
-        return self._is_done
-
-    def set_exception(self, error: Exception) -> None:
-        self._is_done = True
-        self._take([*self._replies, *[error] * (self._count - len(self._replies))])
-
-
-class Packed:
-    """Commands that were packed elsewhere."""
-
-    __slots__ = ("commands", "count", "deadline", "is_usual", "reply")
-
-    def __init__(self, commands: bytes, count: int, take: Callable[[list[Any]], object], deadline: float) -> None:
-        self.commands = commands
-        self.count = count
-        self.reply = PackedReply(count, take)
-        self.deadline = deadline
-        self.is_usual = True
 
 
 @dataclass(slots=True, eq=False)

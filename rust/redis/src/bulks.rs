@@ -1,0 +1,92 @@
+//! Replies that are strings of bytes, as most replies of scripts are, among the bytes that came on a connection.
+
+/// Digits of the length of a reply; a longer one is no usual reply.
+const MOST_DIGITS: usize = 4;
+
+/// The replies at the beginning of some bytes; what is left are those that follow.
+pub struct Bulks<'a>(pub &'a [u8]);
+
+/// What comes next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Bulk<'a> {
+    /// A string of bytes.
+    Whole(&'a [u8]),
+    /// The beginning of one, or nothing.
+    Part,
+    /// Something else.
+    Other,
+}
+
+impl<'a> Bulks<'a> {
+    /// What comes next, which is left where it is not a whole string.
+    #[allow(clippy::should_implement_trait)] // it does not end
+    pub fn next(&mut self) -> Bulk<'a> {
+        let mut length = 0;
+        for (at, byte) in self.0.iter().enumerate() {
+            match byte {
+                b'$' if at == 0 => {}
+                b'0'..=b'9' if (1..=MOST_DIGITS).contains(&at) => length = 10 * length + usize::from(byte - b'0'),
+                b'\r' if at > 1 => return self.text(at, length),
+                _ => return Bulk::Other,
+            }
+        }
+        Bulk::Part
+    }
+
+    /// The text of a length whose end is there.
+    fn text(&mut self, end: usize, length: usize) -> Bulk<'a> {
+        let (start, whole) = (end + 2, end + 2 + length + 2);
+        if self.0.get(end + 1).is_some_and(|byte| *byte != b'\n') {
+            return Bulk::Other;
+        }
+        if self.0.len() < whole {
+            return Bulk::Part;
+        }
+        let (text, left) = self.0.split_at(whole);
+        if !text.ends_with(b"\r\n") {
+            return Bulk::Other;
+        }
+        self.0 = left;
+        Bulk::Whole(&text[start..start + length])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_read_one_after_the_other_up_to_one_that_is_not_whole() {
+        let bytes = b"$3\r\na\r\n\r\n$0\r\n\r\n$11\r\n$3\r\nabc\r\n:1\r\n:0\r\n";
+        for end in 0..bytes.len() {
+            let mut bulks = Bulks(&bytes[..end]);
+            for (text, until) in [(&b"a\r\n"[..], 9), (b"", 15), (b"$3\r\nabc\r\n:1", 33)] {
+                if end < until {
+                    break;
+                }
+                assert_eq!(bulks.next(), Bulk::Whole(text));
+            }
+            let left = bulks.0;
+            let expected = if left.first() == Some(&b':') { Bulk::Other } else { Bulk::Part };
+            assert_eq!((bulks.next(), bulks.0), (expected, left), "{end}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_told_apart_at_once() {
+        for bytes in [
+            &b":1\r\n"[..],
+            b"-NOSCRIPT",
+            b"*1",
+            b"+OK",
+            b"$-1\r\n",
+            b"$\r",
+            b"$12345",
+            b"$1\rx",
+            b"$1\r\nabc\r\n",
+            b"\r",
+        ] {
+            assert_eq!(Bulks(bytes).next(), Bulk::Other, "{bytes:?}");
+        }
+    }
+}
