@@ -52,6 +52,9 @@ class _Credentials(NamedTuple):
     names_users: bool
 
 
+_ANYONE = _Credentials(Caller(), names_users=True)
+
+
 class Proxy:
     """Answers requests. While it is `draining`, connections are closed after their answers."""
 
@@ -188,7 +191,7 @@ class Proxy:
         """Who calls; a key that is unknown, expired, revoked or sent in two ways opens nothing."""
         keys = self.parts.keys
         if keys is None:
-            return _Credentials(Caller(), names_users=True)
+            return _ANYONE
         sent = sent_key(request)
         if sent is None:
             raise _refused(family, Problem.UNKNOWN_KEY, "You sent no API key, or two: send one of this proxy's.")
@@ -212,7 +215,7 @@ class Proxy:
         if (request.content_length or 0) > options.most_body_bytes:
             raise _too_large(family, options.most_body_bytes)
         if request.content.is_eof():  # it came with the head, as short ones do
-            whole = await request.content.read()
+            whole = request.content.read_nowait()
             if len(whole) > options.most_body_bytes:
                 raise _too_large(family, options.most_body_bytes)
             return whole
@@ -270,11 +273,13 @@ def _caller_of(key: OwnKey) -> Caller:
 
 def _user_named(request: web.BaseRequest, family: Family) -> str:
     """The user that a call is for, as its key's program says; "" where it says nothing."""
-    users = request.headers.getall(USER_HEADER, [])
+    users = request.headers.getall(USER_HEADER, None)
+    if not users:
+        return ""
     if len(users) > 1 or any(len(user) > _LONGEST_USER or not user.isprintable() for user in users):
         message = f"{USER_HEADER} is one name of up to {_LONGEST_USER} printable characters."
         raise _refused(family, Problem.BAD_BODY, message)
-    return users[0].strip() if users else ""
+    return users[0].strip()
 
 
 async def _let_send(request: web.BaseRequest) -> None:
