@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -329,3 +330,20 @@ def test_a_client_whose_body_was_refused_unread_may_send_it_and_ask_again_at_onc
             assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
             connection.sendall(body + whole(json.dumps(BODY).encode()))  # which come in one piece
             assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_clients_that_are_lost_as_soon_as_they_have_asked_leave_nothing_behind(
+    provider: Provider, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    request, long = whole(json.dumps(BODY).encode()), whole(text_of(30_000))
+    with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy:
+        for number in range(200):
+            with connected(proxy) as [connection]:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closed by a reset
+                connection.sendall(request if number % 2 else long[: 100 * number])
+        assert ask(proxy).status_code == 200
+        server = proxy.server.proxy
+        wait_until(lambda: not server.under_way and not server.connections.arriving_bytes)
+        assert proxy.count("held") == proxy.count("settled")
+        assert not server._clients
+    assert "failed in the proxy itself" not in caplog.text

@@ -251,6 +251,35 @@ def test_calls_that_are_read_together_teach_what_they_would_teach_one_by_one(
         }
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["", "a", "b"]), st.sampled_from(["m", "n"]), st.sampled_from([10, 4096]),
+            st.just(20), st.integers(0, 50), st.booleans(), st.sampled_from([0, 150]), st.integers(0, 500),
+        ),
+        min_size=30, max_size=300,
+    )
+)  # fmt: skip
+def test_calls_that_wait_to_be_read_change_no_answer(
+    calls: list[tuple[str, str, int, int, int, bool, int, int]],
+) -> None:
+    waiting, reading = LearnedHere(), LearnedHere()
+    for call in calls:
+        waiting.settled(*call)
+        reading.settled(*call)
+        reading.coverage()
+        assert waiting.input_permille(call[1]) == reading.input_permille(call[1])
+        assert waiting.output(*call[:3]) == reading.output(*call[:3])
+
+
+def test_what_cannot_change_an_answer_waits_to_be_read() -> None:
+    learned = LearnedHere()
+    for _ in range(20):
+        settle(learned, 20, key="k")
+        assert learned.input_permille("m") == 1000 and learned.output("k", "m", 4096) is None
+    assert len(learned._unread) == 20
+
+
 def test_few_calls_wait_to_be_read_and_none_that_an_estimate_needs() -> None:
     learned = LearnedHere()
     for _ in range(32):

@@ -44,6 +44,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Any:
     def hide(*names: str) -> None:
         monkeypatch.setattr(vocabularies, "find_spec", lambda name: None if name in names else true(name))
         monkeypatch.setattr(tokens, "counter", made_once(vocabularies.load_counter))
+        monkeypatch.setattr(tokens, "_known", {})
 
     return hide
 
@@ -111,10 +112,20 @@ class OtherEngine:
 
 @pytest.mark.parametrize("buffer", [b"", bytes(8), bytes(24), [1, 2, 3], None])
 def test_an_engine_that_gives_something_else_than_it_used_to_is_asked_for_lists(buffer: Any) -> None:
-    assert vocabularies._counter_without_lists(OtherEngine(lambda text, special: buffer)) is None  # type: ignore[arg-type]
-    assert vocabularies._counter_without_lists(OtherEngine(lambda text: bytes(12))) is None  # type: ignore[arg-type]
-    count = vocabularies._counter_without_lists(OtherEngine(lambda text, special: bytes(12)))  # type: ignore[arg-type]
-    assert count is not None and count("any") == 3
+    assert vocabularies._encoder_without_lists(OtherEngine(lambda text, special: buffer)) is None  # type: ignore[arg-type]
+    assert vocabularies._encoder_without_lists(OtherEngine(lambda text: bytes(12))) is None  # type: ignore[arg-type]
+    encode = vocabularies._encoder_without_lists(OtherEngine(lambda text, special: bytes(12)))  # type: ignore[arg-type]
+    assert encode is not None
+    assert vocabularies._in_parts(lambda text: 100, 1000, encode)("neither a word nor long") == 3
+
+
+def test_a_text_that_an_engine_cannot_take_is_counted_in_lists() -> None:
+    def encode(text: str, special: set[str]) -> bytes:
+        return bytes(4 * len(text.encode()))
+
+    count = vocabularies._in_parts(len, 20, encode)
+    assert count("\u00e4" * 18) == 36 and count("\ud800" * 18) == 18
+    assert count("\u00e4" * 20 + "\ud800" * 20) == 60
 
 
 _engines: dict[str, tiktoken.Encoding] = {}
@@ -179,6 +190,7 @@ def test_long_texts_that_come_again_and_again_are_counted_twice(monkeypatch: pyt
         return count
 
     monkeypatch.setattr(tokens, "counter", counter)
+    monkeypatch.setattr(tokens, "_known", {})
     monkeypatch.setattr(tokens, "_remembered", tokens._Remembered())
     text = "system prompt " * 100
     assert [count_text(text, "gpt-5").tokens for _ in range(4)] == [1400] * 4 and asked == [1400] * 2
@@ -191,7 +203,7 @@ def test_long_texts_that_come_again_and_again_are_counted_twice(monkeypatch: pyt
     assert asked[-1] == 1400, "what did not come for long is forgotten"
     for number in range(tokens._MOST_ONCE):
         count_text(f"once {number} {text}", "gpt-5")
-    assert len(tokens._remembered._once) <= tokens._MOST_ONCE
+    assert len(tokens._remembered.once) <= tokens._MOST_ONCE
 
 
 def test_words_that_come_again_are_counted_once_and_as_they_are() -> None:

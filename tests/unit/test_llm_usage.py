@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -138,9 +139,19 @@ def test_what_passes_unread_is_read_where_it_is_asked_for(usage: Any) -> None:
     told = [{**event, "usage": None, "service_tier": tier} for event, tier in zip(events, tiers, strict=True)]
     data = stream(*told, *([chunk(None, usage)] if usage else []))
     lazy, eager = passed(data), read(data)[0]
-    for name in ("usage", "is_final", "has_ended", "was_cut", "terms", "text"):
+    for name in ("usage", "is_final", "has_ended", "was_cut", "terms", "models", "text"):
         assert getattr(lazy, name) == getattr(eager, name), name
     assert lazy.text.startswith("word0 word1 ") and lazy.text.endswith("word1999 ") and lazy.was_cut
+
+
+def test_the_first_event_of_a_stream_passes_before_it_is_read() -> None:
+    first = stream({**chunk("Hel"), "service_tier": "flex"}, end=b"")
+    reading = StreamReading("m", None, 100)
+    assert reading.feed(first) == [first] and reading.usage._texts == [""]
+    second = stream({**chunk("lo"), "model": "other", "service_tier": "default"}, end=b"")
+    assert reading.feed(second) == [second] and reading.usage._texts == ["Hel", ""]
+    assert reading.usage.models == ("m", "other") and reading.usage.terms == {"service_tier": "default"}
+    assert reading.usage.text == "Hello"
 
 
 @given(st.lists(st.sampled_from([
@@ -148,18 +159,24 @@ def test_what_passes_unread_is_read_where_it_is_asked_for(usage: Any) -> None:
     b'data: {"choices":[{"delta":{"content":"b"},"finish_reason": "length"}]}\n\n',
     b'data: {"choices":[],"usage" : {"prompt_tokens":1,"completion_tokens":2}}\n\n',
     b'data: {"choices":[{"delta":{"content":"\\"usage\\":null [DONE]"}}],"service_tier": "flex"}\n\n',
+    b'data: {"model":"m","choices":[{"delta":{"content":"e"}}],"service_tier":"default"}\n\n',
+    b'data: {"choices":[{"delta":{"content":"f","model":"n"}}],"service_tier":"flex","model":"o"}\n\n',
     b'data: {"type":"response.output_text.delta","delta":"c"}\n\n',
     b'data: {"type":"response.incomplete","response":{"id":"r","usage":{"input_tokens":3,"output_tokens":4}}}\n\n',
     b'event: message_delta\ndata: {"type":"message_delta","delta":{},"usage":{"output_tokens":9}}\n\n',
     b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"d"}}\r\n\r\n',
     b'data: {"type":"message_stop"}\n\n', b": still here\n\n", b"data: [DONE]\n\n", b"\n", b"data: {\n\n",
-]), max_size=12), st.integers(1, 200))  # fmt: skip
-def test_a_stream_tells_the_same_whether_its_events_are_left_or_read(events: list[bytes], size: int) -> None:
+]), max_size=12), st.integers(1, 200), st.randoms(use_true_random=False))  # fmt: skip
+def test_a_stream_tells_the_same_whether_its_events_are_left_or_read(
+    events: list[bytes], size: int, data_order: random.Random
+) -> None:
     data = b"".join(events)
     lazy, eager = StreamReading("m", None, 100), read(data)[0]
     came = b"".join(b"".join(lazy.feed(data[start : start + size])) for start in range(0, len(data), size))
     assert came + lazy.rest() == data
-    for name in ("usage", "is_final", "has_ended", "was_cut", "terms", "response_id", "text"):
+    names = ["usage", "is_final", "has_ended", "was_cut", "terms", "response_id", "text"]
+    assert lazy.usage.models[:1] == eager.models[:1]
+    for name in data_order.sample(names, len(names)):
         assert getattr(lazy.usage, name) == getattr(eager, name), name
 
 

@@ -47,21 +47,31 @@ class StreamUsage:
         self.tells_searches = True
         """Whether its usage tells how often the web was searched, as that of chat completions does not."""
 
-        self.terms: dict[str, str] = {}
-        """What the call got that changes its price, as it was told: its service tier, its speed."""
-
+        self._terms: dict[str, str] = {}
         self.response_id = ""
         """The id of a response that later calls may refer to; "" where there is none."""
 
-        self.models: tuple[str, ...] = ()
-        """What its events call the model that answers: the first event that names it, and all that are read."""
-
+        self._models: tuple[str, ...] = ()
         self._taken = 0
         self._texts: list[str] = []
         self._left: dict[int, bytes] = {}
         """Events that are not read yet, by the place among the texts where theirs belongs."""
 
         self._left_bytes = 0
+        self._owed: int | None = None
+        """The place of what was left though it tells a model or a service tier: to be read before anything else is."""
+
+    @property
+    def terms(self) -> dict[str, str]:
+        """What the call got that changes its price, as it was told: its service tier, its speed."""
+        self._read_owed()
+        return self._terms
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What its events call the model that answers: the first event that names it, and all that are read."""
+        self._read_owed()
+        return self._models
 
     @property
     def text(self) -> str:
@@ -81,10 +91,16 @@ class StreamUsage:
     def leave(self, events: bytes) -> bool:
         """Leave whole events of a server unread until the text is asked for, which it rarely is; whether that was done.
 
-        It is not where they may tell more than text. Of what is left, so much is kept and the rest is read.
+        It is not where they may tell usage or an end. Where they may tell a model or a service tier, as the first ones
+        of a stream do, they are read before the next ones, and so after they are passed on. Of what is left, so much is
+        kept and the rest is read.
         """
+        if self._owed is not None:
+            self._read_owed()
         if self._may_tell(events):
             return False
+        if (_MODEL in events and not self._models) or (_TIER in events and self._tells_tier(events)):
+            self._owed = len(self._texts)
         self._left[len(self._texts)] = events
         self._texts.append("")
         self._left_bytes += len(events)
@@ -93,23 +109,30 @@ class StreamUsage:
         return True
 
     def _may_tell(self, events: bytes) -> bool:
-        """Whether events may tell usage, an end, or another service tier than before."""
+        """Whether events may tell usage or an end."""
         for name in _TELLING:
             if name in events:
                 return True
         for name, null, spaced_null in _TELLING_UNLESS_NULL:
             if name in events and events.count(name) > events.count(null) + events.count(spaced_null):
                 return True
-        if not self.models and _MODEL in events:
-            return True
-        if _TIER not in events:
-            return False
-        known = self.terms.get("service_tier")
+        return False
+
+    def _tells_tier(self, events: bytes) -> bool:
+        """Whether events tell another service tier than before."""
+        known = self._terms.get("service_tier")
         return any(tier.decode("utf-8", "replace") != known for tier in _TOLD_TIER.findall(events))
 
-    def _read_left(self) -> None:
-        """Read the first of what was left."""
-        place = next(iter(self._left))
+    def _read_owed(self) -> None:
+        """Read what tells a model or a service tier."""
+        if self._owed is not None:
+            self._read_left(self._owed)
+
+    def _read_left(self, place: int | None = None) -> None:
+        """Read what was left at a place, or the first of it."""
+        if place is None:
+            place = next(iter(self._left))
+        owed, self._owed = self._owed, None  # what is read here was left before anything that is read next
         events = self._left.pop(place)
         self._left_bytes -= len(events)
         texts, self._texts = self._texts, []
@@ -117,6 +140,8 @@ class StreamUsage:
             self.read_event(event)
         texts[place] = "".join(self._texts)
         self._texts = texts
+        if owed != place:
+            self._owed = owed
 
     def read_event(self, event: ServerSentEvent) -> bool:
         """Read an event of a server; whether it tells usage alone, which a client that did not ask does not expect."""
@@ -138,6 +163,8 @@ class StreamUsage:
 
     def read(self, told: Any) -> bool:
         """Read what an event says, a mapping or an object; the answer is that of `read_event`."""
+        if self._owed is not None:
+            self._read_owed()
         kind = field_of(told, "type")
         if not isinstance(kind, str) or field_of(told, "choices") is not None:
             return self._read_chat(told)
@@ -150,10 +177,10 @@ class StreamUsage:
     def _read_chat(self, told: Any) -> bool:
         """A chunk of chat completions or completions; some servers tell usage in each, and the last counts."""
         tier = field_of(told, "service_tier")
-        if tier is not None and tier != self.terms.get("service_tier"):  # each chunk tells it
+        if tier is not None and tier != self._terms.get("service_tier"):  # each chunk tells it
             self._note_terms(told)
         model = field_of(told, "model")
-        if model is not None and model not in self.models:
+        if model is not None and model not in self._models:
             self._note_model(model)
         usage, choices = usage_of(field_of(told, "usage")), field_of(told, "choices")
         choices = choices if isinstance(choices, list) else []
@@ -207,12 +234,12 @@ class StreamUsage:
 
     def _note_model(self, model: Any) -> None:
         """Note a name of the model that answers; of more names than any router has use for, one that is nobody's."""
-        if isinstance(model, str) and model and model not in self.models and len(self.models) <= _MOST_MODELS:
-            is_usual = len(self.models) < _MOST_MODELS and len(model) <= _LONGEST_MODEL
-            self.models = (*self.models, model if is_usual else "")
+        if isinstance(model, str) and model and model not in self._models and len(self._models) <= _MOST_MODELS:
+            is_usual = len(self._models) < _MOST_MODELS and len(model) <= _LONGEST_MODEL
+            self._models = (*self._models, model if is_usual else "")
 
     def _note_terms(self, told: Any) -> None:
-        self.terms |= terms_told(told)
+        self._terms |= terms_told(told)
 
     def _grow(self, usage: Usage | None, *, is_final: bool = False) -> None:
         if usage is None:

@@ -34,26 +34,41 @@ class TokenCount(NamedTuple):
 _EXACT = tuple(TokenCount(tokens, True) for tokens in range(_MOST_EXACT))
 """The counts of most texts, made once."""
 
+_made = tuple.__new__
+"""Makes a named tuple of all its fields in fewer steps than by their names."""
+
 
 def count_text(text: str, model: str) -> TokenCount:
     """The tokens of a text for a model; the first one loads a vocabulary, which takes a while."""
-    vocabulary, percent = _known.get(model) or _look_up(model)
-    count = counter(vocabulary)
+    count, vocabulary, percent = _known.get(model) or _look_up(model)
     if count is None:
         return TokenCount(_by_characters(text), False)
-    tokens = count(text) if len(text) < _REMEMBERED_FROM else _remembered.get(vocabulary, count, text)
+    if len(text) < _REMEMBERED_FROM:
+        tokens = count(text)
+    else:  # without a lock: what two threads do here at once is done twice, and no more
+        once, seen = _remembered.once, hash(text)
+        if seen in once:
+            tokens = _remembered.get(vocabulary, count, text)
+        else:
+            if len(once) >= _MOST_ONCE:
+                once.clear()
+            once[seen] = None
+            tokens = count(text)
     if percent is None:
-        return _EXACT[tokens] if tokens < _MOST_EXACT else TokenCount(tokens, True)
+        return _EXACT[tokens] if tokens < _MOST_EXACT else _made(TokenCount, (tokens, True))
     return TokenCount(-(-tokens * percent // 100), False)
 
 
-_known: dict[str, tuple[str, int | None]] = {}
-"""By model the vocabulary that its texts are counted with, and a factor in percent: None where it is its own."""
+_Counting = tuple[Count | None, str, int | None]
+
+_known: dict[str, _Counting] = {}
+"""By model what counts its texts, by which vocabulary, and a factor in percent: None where it is its own."""
 
 
-def _look_up(model: str) -> tuple[str, int | None]:
+def _look_up(model: str) -> _Counting:
     own: str | None = find("vocabularies", model)
-    found = (own or _USUAL, None if own else find("percent", model))
+    vocabulary = own or _USUAL
+    found = counter(vocabulary), vocabulary, None if own else find("percent", model)
     if len(model) <= _LONGEST_MODEL:  # clients may make up longer names
         if len(_known) >= _MOST_MODELS:
             _known.clear()
@@ -73,18 +88,17 @@ class _Remembered:
     takes no longer than to count it.
     """
 
+    __slots__ = ("_counts", "_lock", "once")
+
     def __init__(self) -> None:
         self._counts: OrderedDict[bytes, int] = OrderedDict()
-        self._once: dict[int, None] = {}
+        self.once: dict[int, None] = {}
+        """Numbers of texts that came, at least once; `get` is for these."""
+
         self._lock = Lock()
 
     def get(self, vocabulary: str, count: Count, text: str) -> int:
-        seen, once = hash(text), self._once
-        if seen not in once:  # without the lock: what two threads do here at once is done twice, and no more
-            if len(once) >= _MOST_ONCE:
-                once.clear()
-            once[seen] = None
-            return count(text)
+        """The count of a text that came before, made anew the second time that it comes."""
         name = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=vocabulary.encode()).digest()
         with self._lock:
             known = self._counts.get(name)

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Sized
 from importlib import resources
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headgate.errors import ConfigError
 from headgate.made_once import made_once
@@ -44,6 +44,8 @@ _SPLITS = {
 Count = Callable[[str], int]
 """How many tokens a text has, all of it ordinary: `<|endoftext|>` is text, too."""
 
+Encode = Callable[[str, set[str]], Any]
+
 _MOST_AT_ONCE, _MOST_IN_PYTHON = 1 << 16, 256
 """Characters that are counted at once: of a text without words the time grows faster than its length."""
 
@@ -74,8 +76,7 @@ def _counter(vocabulary: str) -> Count | None:
     if find_spec("tiktoken") is None:
         return _python_counter(vocabulary)
     encoding = encoding_of(vocabulary)
-    ordinary = encoding.encode_ordinary
-    return _in_parts(_counted(ordinary), _MOST_AT_ONCE, _counter_without_lists(encoding))
+    return _in_parts(_counted(encoding.encode_ordinary), _MOST_AT_ONCE, _encoder_without_lists(encoding))
 
 
 counter = made_once(load_counter)
@@ -94,21 +95,18 @@ encoding_of = made_once(_encoding_of)
 """The engine of tiktoken with a vocabulary, as OpenAI publishes that, loaded at its first use."""
 
 
-def _counter_without_lists(encoding: Encoding) -> Count | None:
-    """Counts in tiktoken's engine, which need not make a number of Python's of each token; None if it has no such way.
+def _encoder_without_lists(encoding: Encoding) -> Encode | None:
+    """What encodes a text in tiktoken's engine, which need not make a number of Python's of each token.
 
-    It takes no text with half a surrogate pair.
+    It takes the text, none of whose halves of surrogate pairs may stand alone, and an empty set of special tokens. It
+    gives a buffer, `_TOKEN_BYTES` for each token. None if the engine has no such way.
     """
     encode = getattr(getattr(encoding, "_core_bpe", None), "encode_to_tiktoken_buffer", None)
     if encode is None:
         return None
-    no_special_tokens: set[str] = set()
-
-    def count(text: str) -> int:
-        return memoryview(encode(text, no_special_tokens)).nbytes // _TOKEN_BYTES
-
     try:
-        return count if count(_SAMPLE) == len(encoding.encode_ordinary(_SAMPLE)) else None
+        tokens = memoryview(encode(_SAMPLE, set())).nbytes // _TOKEN_BYTES
+        return encode if tokens == len(encoding.encode_ordinary(_SAMPLE)) else None
     except (TypeError, ValueError):  # it is no public method, and may change
         return None
 
@@ -124,30 +122,33 @@ def _counted(encode: Callable[[str], Sized]) -> Count:
     return lambda text: len(encode(text))
 
 
-def _in_parts(count_any: Count, most: int, count_usual: Count | None = None) -> Count:
+def _in_parts(count_any: Count, most: int, encode: Encode | None = None) -> Count:
     """Count a text in parts of so many characters at the most.
 
-    `count_usual` is `count_any` of all texts but those with half a surrogate pair. Words that come again, as the roles
-    of messages, are remembered.
+    `encode` is what `_encoder_without_lists` gives, which counts all texts but those with half a surrogate pair. Words
+    that come again, as the roles of messages, are remembered.
     """
-    usual, words = count_usual or count_any, dict[str, int]()
+    words = dict[str, int]()
+    no_special_tokens: set[str] = set()
 
     def count(text: str) -> int:
         length = len(text)
         if length <= _LONGEST_WORD:
             known = words.get(text)
-            if known is not None:
-                return known
-        try:
-            if length > most:
-                return count_parts(text)
-            tokens = usual(text)
+            return count_word(text) if known is None else known
+        if length > most:
+            return count_parts(text)
+        if encode is None:
+            return count_any(text)
+        try:  # here, as a further function takes longer than its work: the engine leaves little of it in the caches
+            return memoryview(encode(text, no_special_tokens)).nbytes // _TOKEN_BYTES
         except UnicodeEncodeError:
-            tokens = count_any(text)
-        if length <= _LONGEST_WORD:
-            if len(words) >= _MOST_WORDS:
-                words.clear()
-            words[text] = tokens
+            return count_any(text)
+
+    def count_word(text: str) -> int:
+        if len(words) >= _MOST_WORDS:
+            words.clear()
+        tokens = words[text] = count_any(text)
         return tokens
 
     def count_parts(text: str) -> int:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from headgate.clock import SYSTEM_CLOCK
 from headgate.errors import ArgumentError, HeadgateError
-from headgate.llm.dialects import Answer, Dialect, Family, Problem, dialect_of, problem_answer
+from headgate.llm.dialects import Dialect, Family, Problem, dialect_of, problem_answer
 from headgate.llm.dialects.paths import family_of
 from headgate.llm.entry import Caller
 from headgate.llm.inputs import InputCount, count_input
+from headgate.llm_proxy.arrived_request import ArrivedRequest, BegunAnswer
 from headgate.llm_proxy.body_memory import read_bytes
 from headgate.llm_proxy.call_body import CallBody, read_body
 from headgate.llm_proxy.client_connections import ClientConnections
@@ -24,6 +26,8 @@ from headgate.llm_proxy.metrics import CONTENT_TYPE
 from headgate.llm_proxy.own_key import OwnKey, digest_of
 from headgate.llm_proxy.passing import pass_on
 from headgate.llm_proxy.proxy_parts import ProxyParts
+from headgate.llm_proxy.refused import Refused, refused
+from headgate.llm_proxy.sent_body import sent_body
 from headgate.llm_proxy.sent_request import sent_key, subject_of
 
 log = logging.getLogger("headgate")
@@ -37,19 +41,14 @@ _HEADER_BYTES = 32768
 _LONGEST_USER = 200
 
 
-class _Refused(Exception):
-    """A request is answered without a call."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.status)
-        self.answer = answer
-
-
 class _Credentials(NamedTuple):
     """Who calls, and whether that may name users."""
 
     caller: Caller
     names_users: bool
+
+
+_ANYONE = _Credentials(Caller(), names_users=True)
 
 
 class Proxy:
@@ -60,13 +59,15 @@ class Proxy:
         self.draining = False
         options = parts.options
         server = web.Server(
-            self.handle, handler_cancellation=True, access_log=None, auto_decompress=False,
+            self.handle, request_factory=self._arrived, handler_cancellation=True, access_log=None,
+            auto_decompress=False,
             max_line_size=_HEADER_BYTES, max_field_size=_HEADER_BYTES, keepalive_timeout=options.idle_s,
         )  # fmt: skip
         self.server = server
         self.connections = ClientConnections(
             server, most=options.connections, head_s=options.head_s, arriving_bytes=options.arriving_bytes
         )
+        self._loop = asyncio.get_running_loop()
         self._running: set[asyncio.Task[None]] = set()
         self._clients: set[ClientSide] = set()
 
@@ -75,29 +76,48 @@ class Proxy:
         """How many requests are not answered yet, or read on."""
         return len(self._running)
 
+    def _arrived(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> ArrivedRequest:
+        """What aiohttp makes of the head of a request. A call begins at once, before aiohttp asks for its answer."""
+        request = ArrivedRequest(message, payload, protocol, writer, task, self._loop)
+        # What aiohttp cannot read it gives another method, and answers by itself.
+        if message.method == "POST" and self.connections.head_came(request):
+            self._begin(request)
+        return request
+
+    def _begin(self, request: ArrivedRequest) -> BegunAnswer:
+        """Begin to answer. It goes on where the client has gone."""
+        client = ClientSide(request, closes=self.draining, ending=lambda: self.connections.answer_ends(request))
+        task = self._loop.create_task(self._answer(request, client))
+        self._running.add(task)
+        self._clients.add(client)
+        task.add_done_callback(partial(self._answered, client))
+        begun = request.begun = BegunAnswer(client, task)
+        return begun
+
+    def _answered(self, client: ClientSide, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._clients.discard(client)
+
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request. What it does goes on where the client has gone: cancelling this says so."""
-        self.connections.head_came(request)
+        assert isinstance(request, ArrivedRequest)
+        if request.begun is None:
+            self.connections.head_came(request)
         try:
             return await self._handle(request)
         finally:
             self.connections.answered(request)
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle(self, request: ArrivedRequest) -> web.StreamResponse:
         if request.path in ("/healthz", "/metrics") and request.method in ("GET", "HEAD"):
             return self._own_page(request.path)
-        client = ClientSide(request, closes=self.draining, ending=lambda: self.connections.answer_ends(request))
-        task = asyncio.get_running_loop().create_task(self._answer(request, client))
-        self._running.add(task)
-        self._clients.add(client)
-        task.add_done_callback(self._running.discard)
+        client, task = request.begun or self._begin(request)
+        request.begun = None  # it refers to the request
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             client.leave()
             raise
-        finally:
-            self._clients.discard(client)
         assert client.response is not None
         return client.response
 
@@ -124,17 +144,19 @@ class Proxy:
                     client.break_off()
 
     async def _answer(self, request: web.BaseRequest, client: ClientSide) -> None:
+        if client.gone:  # since the request came
+            return
         family = family_of(has_anthropic_version="anthropic-version" in request.headers)
         dialect = dialect_of(request.raw_path, family=family)
         try:
             if dialect is None:
-                raise _refused(family, Problem.UNKNOWN_PATH, f"Unknown request URL: {_asked(request)}.")
+                raise refused(family, Problem.UNKNOWN_PATH, f"Unknown request URL: {_asked(request)}.")
             if request.method != dialect.method:
                 message = f"{dialect.path} takes {dialect.method}, not {request.method[:20]}."
-                raise _refused(dialect.family, Problem.WRONG_METHOD, message)
+                raise refused(dialect.family, Problem.WRONG_METHOD, message)
             await self._dispatch(request, client, dialect)
-        except _Refused as refused:
-            await client.answer(refused.answer)
+        except Refused as error:
+            await client.answer(error.answer)
         except Exception:
             log.exception("a call failed in the proxy itself")
             answer = problem_answer(family, Problem.FAILURE, "The proxy failed.")
@@ -163,14 +185,14 @@ class Proxy:
         query: str,
     ) -> Exchange | None:
         """What is to become of a call; None where it costs nothing, and was passed on."""
-        raw = await self._body(request, dialect.family)
+        raw = await sent_body(request, dialect.family, self.parts.options)
         if not self.connections.may_read(request, read_bytes(raw)):
-            raise _refused(dialect.family, Problem.TOO_MANY, "There is no room to read the body now: try again later.")
+            raise refused(dialect.family, Problem.TOO_MANY, "There is no room to read the body now: try again later.")
         try:
             body, counted = await self._read(raw, dialect)
         except ArgumentError as error:
             self.parts.metrics.ended(dialect.name, "", "invalid")
-            raise _refused(dialect.family, Problem.BAD_BODY, str(error)) from None
+            raise refused(dialect.family, Problem.BAD_BODY, str(error)) from None
         if not dialect.is_charged:
             await pass_on(self.parts, client, dialect, body.model, headers, query, raw)
             return None
@@ -188,50 +210,21 @@ class Proxy:
         """Who calls; a key that is unknown, expired, revoked or sent in two ways opens nothing."""
         keys = self.parts.keys
         if keys is None:
-            return _Credentials(Caller(), names_users=True)
+            return _ANYONE
         sent = sent_key(request)
         if sent is None:
-            raise _refused(family, Problem.UNKNOWN_KEY, "You sent no API key, or two: send one of this proxy's.")
+            raise refused(family, Problem.UNKNOWN_KEY, "You sent no API key, or two: send one of this proxy's.")
         try:
             key = await keys.find(digest_of(sent))
         except HeadgateError as error:
             log.error("the keys cannot be asked: %s", error)
-            raise _refused(family, Problem.STORE, "The keys cannot be asked at the moment.") from None
+            raise refused(family, Problem.STORE, "The keys cannot be asked at the moment.") from None
         if key is None or not hmac.compare_digest(key.digest, digest_of(sent)):
-            raise _refused(family, Problem.UNKNOWN_KEY, "The API key is none of this proxy's.")
+            raise refused(family, Problem.UNKNOWN_KEY, "The API key is none of this proxy's.")
         now_us = SYSTEM_CLOCK.now_us()
         if not key.is_good(now_us):
-            raise _refused(family, Problem.UNKNOWN_KEY, f"The API key {key.name} is {key.state(now_us)}.")
+            raise refused(family, Problem.UNKNOWN_KEY, f"The API key {key.name} is {key.state(now_us)}.")
         return _Credentials(_caller_of(key), key.names_users)
-
-    async def _body(self, request: web.BaseRequest, family: Family) -> bytes:
-        """The body as it was sent; one that is too long is refused before it is read, where its length is told."""
-        options = self.parts.options
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
-            raise _refused(family, Problem.BAD_BODY, "The body is compressed: send it without content-encoding.")
-        if (request.content_length or 0) > options.most_body_bytes:
-            raise _too_large(family, options.most_body_bytes)
-        if request.content.is_eof():  # it came with the head, as short ones do
-            whole = await request.content.read()
-            if len(whole) > options.most_body_bytes:
-                raise _too_large(family, options.most_body_bytes)
-            return whole
-        raw = bytearray()
-        try:
-            async with asyncio.timeout(options.body_s):
-                if request.headers.get("expect", "").lower() == "100-continue":
-                    await _let_send(request)
-                self.connections.awaits_body(request)
-                while chunk := await request.content.readany():
-                    raw += chunk
-                    if len(raw) > options.most_body_bytes:
-                        raise _too_large(family, options.most_body_bytes)
-                self.connections.body_came(request)
-        except (ConnectionError, web.RequestPayloadError):  # the client has gone, or sends what is no body
-            raise _refused(family, Problem.BAD_BODY, "The body broke off.") from None
-        except TimeoutError:
-            raise _refused(family, Problem.BAD_BODY, f"The body did not come within {options.body_s:g} s.") from None
-        return bytes(raw)
 
     async def _read(self, raw: bytes, dialect: Dialect) -> tuple[CallBody, InputCount | None]:
         """What a body says, and how many tokens it sends where that takes long to count."""
@@ -252,14 +245,6 @@ def _read_and_count(raw: bytes, dialect: Dialect) -> tuple[CallBody, InputCount 
     return body, count_input(body.told, body.model) if dialect.is_charged else None
 
 
-def _refused(family: Family, problem: Problem, message: str) -> _Refused:
-    return _Refused(problem_answer(family, problem, message))
-
-
-def _too_large(family: Family, most: int) -> _Refused:
-    return _refused(family, Problem.TOO_LARGE, f"The body has more than {most:,} bytes.")
-
-
 def _asked(request: web.BaseRequest) -> str:
     return f"{request.method[:20]} {request.raw_path.partition('?')[0][:200]}"
 
@@ -270,14 +255,10 @@ def _caller_of(key: OwnKey) -> Caller:
 
 def _user_named(request: web.BaseRequest, family: Family) -> str:
     """The user that a call is for, as its key's program says; "" where it says nothing."""
-    users = request.headers.getall(USER_HEADER, [])
+    users = request.headers.getall(USER_HEADER, None)
+    if not users:
+        return ""
     if len(users) > 1 or any(len(user) > _LONGEST_USER or not user.isprintable() for user in users):
         message = f"{USER_HEADER} is one name of up to {_LONGEST_USER} printable characters."
-        raise _refused(family, Problem.BAD_BODY, message)
-    return users[0].strip() if users else ""
-
-
-async def _let_send(request: web.BaseRequest) -> None:
-    """Tell a client that asks before it sends a long body that it may."""
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0  # nothing of the answer was written yet
+        raise refused(family, Problem.BAD_BODY, message)
+    return users[0].strip()

@@ -49,6 +49,10 @@ class CallBody(NamedTuple):
         options = {**(options if isinstance(options, dict) else {}), "include_usage": True}
         return json.dumps({**self.told, "stream_options": options}, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
+    def dropped(self) -> CallBody:
+        """The same without what was sent."""
+        return CallBody(b"", {}, self.model, self.is_stream, self.asks_usage)
+
 
 def read_body(raw: bytes, dialect: Dialect) -> CallBody:
     """What the body of a call says. Raises ArgumentError for what is no call, or can be read in several ways."""

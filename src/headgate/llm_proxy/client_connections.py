@@ -14,6 +14,7 @@ from typing import cast
 from aiohttp import web
 
 from headgate.llm.dialects import Problem, problem_answer
+from headgate.llm_proxy.arrived_request import ArrivedRequest
 from headgate.llm_proxy.arriving_request import ArrivingRequest
 
 _LONGEST_LOOK_S = 1.0
@@ -67,33 +68,18 @@ class ClientConnections:
         return True
 
     def arrived(self, size: int) -> bool:
-        """Note that so much of a request came; whether there is room for it.
-
-        Where that is too much, the requests that began first are refused.
-        """
+        """Note that so much of a request came; whether there is room, for which those that began first are refused."""
         self.arriving_bytes += size
         while self.arriving_bytes > self._most_arriving_bytes and self.arriving:
             next(iter(self.arriving)).refuse(Problem.TOO_MANY, "Too many requests are arriving.")
         return self.arriving_bytes <= self._most_arriving_bytes
 
-    def head_came(self, request: web.BaseRequest) -> None:
-        """A request is being answered."""
+    def head_came(self, request: web.BaseRequest) -> bool:
+        """A request is being answered; whether its connection is open still."""
         connection = self.open.get(request.protocol)
         if connection is not None:
             connection.head_came(request)
-
-    def awaits_body(self, request: web.BaseRequest) -> None:
-        """A request waits for its body; tell with `body_came` that it came."""
-        connection = self.open.get(request.protocol)
-        if connection is not None:
-            connection.note(_BODY)
-
-    def body_came(self, request: web.BaseRequest) -> None:
-        """The body of a request came whole."""
-        connection = self.open.get(request.protocol)
-        if connection is not None:
-            connection.note(_BUSY)
-            connection.look_behind()
+        return connection is not None
 
     def may_read(self, request: web.BaseRequest, size: int) -> bool:
         """Whether there is room for what the body of a request takes once it is read: so much beside what came.
@@ -145,9 +131,9 @@ class ClientConnection(asyncio.Protocol):
         """The one that is being answered."""
 
     def head_came(self, request: web.BaseRequest) -> None:
-        """A request is being answered; its body may not have come, or only in part."""
+        """A request is being answered; the body of a call may not have come, or only in part."""
         self._request = request
-        self.note(_BUSY)
+        self.note(_BUSY if request.content.is_eof() or request.method != "POST" else _BODY)
         self.look_behind()
 
     def answer_ends(self) -> None:
@@ -256,8 +242,12 @@ class ClientConnection(asyncio.Protocol):
         if self._phase in (_IDLE, _ENDING):
             self._begin_head()
         self._count(data)
-        if not self._is_refused:
-            self._handler.data_received(data)
+        if self._is_refused:
+            return
+        self._handler.data_received(data)
+        if self._phase == _BODY and self._request is not None and self._request.content.is_eof():
+            self.note(_BUSY)
+            self.look_behind()
 
     def _received_late(self, data: bytes) -> None:
         """Take what comes while a request is answered: the rest of a body that was not waited for, or the next one."""
@@ -295,5 +285,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
+        if isinstance(self._request, ArrivedRequest):
+            self._request.lost()
         if self._handler_knows:
             self._handler.connection_lost(exc)

@@ -21,6 +21,7 @@ from headgate.llm.dialects import (
 )
 from headgate.llm.entry import Caller
 from headgate.llm.inputs import InputCount
+from headgate.llm.stream_reading import StreamReading
 from headgate.llm_proxy.call_body import CallBody
 from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.passed_headers import headers_to_answer
@@ -75,6 +76,7 @@ class Exchange:
         self._is_read_on = False
         self._scope: asyncio.Timeout | None = None
         self._relay: StreamRelay | None = None
+        self._reading: StreamReading | None = None
         self._was_sent = False
         self._own: list[tuple[str, str]] | None = None
 
@@ -103,17 +105,13 @@ class Exchange:
 
     async def _hold(self) -> AsyncCall | None:
         """The call, held; None where that was answered otherwise."""
-        caller, body = self._caller, self._body
+        (key, user, team, organisation, tier), body = self._caller, self._body
         try:
             call = await self._parts.gate.reserve(
-                body.model,
-                **caller._asdict(),
-                body=body.told,
-                dialect=self._dialect.name,
-                input_tokens=self._counted,
-                request=self._request,
+                body.model, key=key, user=user, team=team, organisation=organisation, tier=tier,
+                body=body.told, dialect=self._dialect.name, input_tokens=self._counted, request=self._request,
                 **(_NO_OUTPUT if self._dialect.name == "embeddings" else {}),
-            )
+            )  # fmt: skip
         except UnknownPriceError as error:
             await self._invalid(Problem.UNKNOWN_PRICE, str(error))
         except ArgumentError as error:
@@ -141,7 +139,7 @@ class Exchange:
             return await self._problem(
                 Problem.UNKNOWN_MODEL, f"No provider here serves the model {model!r:.80}.", "invalid"
             )
-        ready, wait_us = pool.ready(serving, model, call.held.input + call.held.output)
+        ready, wait_us = pool.ready(serving, model, call)
         if not ready:
             await call.cancel()
             message = "The provider has refused calls of this model, and is left alone for as long as it said."
@@ -160,8 +158,9 @@ class Exchange:
             with response:
                 if response.status < 400:
                     self._drop_body()
-                    noted = asyncio.get_running_loop().call_soon  # as soon as what has come is passed on
-                    noted(pool.note, state, model, response.status, response.headers)
+                    loop = asyncio.get_running_loop()
+                    # As soon as what has come is passed on:
+                    loop.call_soon(self._note, state, response, loop.time() - self._started)
                     return await self._answer(call, state, response)
                 pool.note(state, model, response.status, response.headers)
                 refused = await self._failure(state, response)
@@ -182,6 +181,7 @@ class Exchange:
         try:
             if self._own is None:  # made while the provider is at work
                 self._own = self._own_headers(call)
+                self._reading = call.reading() if self._body.is_stream else None
         except BaseException:
             response.close()
             raise
@@ -197,16 +197,21 @@ class Exchange:
 
     def _drop_body(self) -> None:
         """Keep the body no longer: it is sent to no other provider."""
-        self._body = self._body._replace(raw=b"", told={})
+        self._body = self._body.dropped()
         self._body_dropped()
+
+    def _note(self, state: ProviderState, response: ProviderAnswer, took_s: float) -> None:
+        """Note what an answer tells of its provider's limits, and after how many seconds it came."""
+        self._parts.pool.note(state, self._body.model, response.status, response.headers)
+        self._parts.metrics.began(self._dialect.name, took_s)
 
     async def _answer(self, call: AsyncCall, state: ProviderState, response: ProviderAnswer) -> str:
         """Pass on what a provider answers."""
         headers = headers_to_answer(response.headers, self._own or [])
-        self._parts.metrics.began(self._dialect.name, asyncio.get_running_loop().time() - self._started)
         if response.content_type == "text/event-stream":
             asked = state.settings.asks_usage and not self._body.asks_usage
-            self._relay = StreamRelay(call, self._client, self._dialect, strips_usage=asked)
+            reading, self._reading = self._reading or call.reading(), None
+            self._relay = StreamRelay(call, reading, self._client, self._dialect, strips_usage=asked)
             outcome = await self._relay.run(response, headers)
             if outcome == "broken":
                 self._parts.metrics.provider_failed(state.settings.name, "broken")

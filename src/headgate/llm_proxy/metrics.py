@@ -24,6 +24,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_MODELS = 200
 _MOST_HELD = 100_000
 OTHERS = "other"
+_SOON_S = 0.01
+"""What happened is counted so much later: by then a call that waited for it was passed on."""
+
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -31,7 +34,7 @@ class ProxyMetrics:
     """The figures of one proxy; with `sharing` one worker's part in them. Shown are always those of all workers.
 
     It keeps books, too: from them it knows what was held, used and spent. On an event loop it counts what it is told
-    when the loop turns next: a call is sent to its provider, and an answer to its client, before that is counted.
+    a moment later, together: a call is sent to its provider, and an answer to its client, before that is counted.
     """
 
     def __init__(self, books: Books | None = None, sharing: Sharing | None = None) -> None:
@@ -41,7 +44,7 @@ class ProxyMetrics:
         """Tokens and billionths of a dollar that each call under way holds."""
 
         self._uncounted: deque[Callable[[], object]] = deque()
-        """What is to be counted when the event loop turns."""
+        """What is to be counted soon."""
 
         self._coverage: Callable[[], Mapping[str, Coverage]] = dict
         self.registry = CollectorRegistry()
@@ -157,21 +160,22 @@ class ProxyMetrics:
 
     def exposition(self) -> bytes:
         """All figures, in Prometheus's text format."""
-        self._count_all()
+        self.count_all()
         return generate_latest(self.registry)
 
     def _soon(self, count: Callable[[], object]) -> None:
-        """Count something when the event loop turns next; at once where there is none."""
+        """Count something within a moment; at once where there is no event loop."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             count()
             return
         if not self._uncounted:
-            loop.call_soon(self._count_all)
+            loop.call_later(_SOON_S, self.count_all)
         self._uncounted.append(count)
 
-    def _count_all(self) -> None:
+    def count_all(self) -> None:
+        """Count what was not counted yet; to be called where the event loop ends."""
         while self._uncounted:
             self._uncounted.popleft()()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headgate.llm.dialects.fields import is_limit_header
+from headgate.llm.dialects.fields import LIMIT_HEADERS
 
 _OF_A_CONNECTION = frozenset((
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
@@ -17,14 +17,22 @@ _NOT_SENT = _OF_A_CONNECTION | {
 }  # fmt: skip
 _NOT_ANSWERED = _OF_A_CONNECTION | {"content-length", "content-encoding", "set-cookie", "alt-svc"}
 
+_USUAL = {"keep-alive"}
+"""What `connection` says that names no header which is left."""
+
 Pairs = Iterable[tuple[str, str]]
 
 
 def headers_to_send(headers: Pairs) -> list[tuple[str, str]]:
     """What a provider gets of a client's headers; names come in any case."""
-    pairs = [(name.lower(), value) for name, value in headers]
-    dropped = _NOT_SENT | _named_by_connection(pairs)
-    return [pair for pair in pairs if pair[0] not in dropped]
+    sent, of_connection = list[tuple[str, str]](), list[str]()
+    for told, value in headers:
+        name = told.lower()
+        if name not in _NOT_SENT:
+            sent.append((name, value))
+        elif name == "connection":
+            of_connection.append(value)
+    return _without(sent, of_connection) if of_connection else sent
 
 
 def headers_to_answer(headers: Pairs, own: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -32,12 +40,18 @@ def headers_to_answer(headers: Pairs, own: list[tuple[str, str]]) -> list[tuple[
 
     A provider's limits are those of the proxy's owner: a client is told its own.
     """
-    pairs = [(name.lower(), value) for name, value in headers]
-    dropped = _NOT_ANSWERED | _named_by_connection(pairs)
-    return [pair for pair in pairs if pair[0] not in dropped and not is_limit_header(pair[0])] + own
+    answered, of_connection = list[tuple[str, str]](), list[str]()
+    for told, value in headers:
+        name = told.lower()
+        if name not in _NOT_ANSWERED:
+            if not name.startswith(LIMIT_HEADERS):
+                answered.append((name, value))
+        elif name == "connection":
+            of_connection.append(value)
+    return (_without(answered, of_connection) if of_connection else answered) + own
 
 
-def _named_by_connection(pairs: list[tuple[str, str]]) -> set[str]:
-    """Headers that are of this connection alone, as `connection` says."""
-    told = [value for name, value in pairs if name == "connection"]
-    return {part.strip().lower() for part in ",".join(told).split(",")} if told else set()
+def _without(pairs: list[tuple[str, str]], of_connection: list[str]) -> list[tuple[str, str]]:
+    """Headers but those that are of a connection alone, as its `connection` says."""
+    named = {part.strip().lower() for part in ",".join(of_connection).split(",")}
+    return pairs if named <= _USUAL else [pair for pair in pairs if pair[0] not in named]

@@ -22,7 +22,7 @@ async def pass_on(
 ) -> None:
     """Ask the first provider that serves this and can be reached."""
     serving = parts.pool.serving(dialect, model)
-    ready, wait_us = parts.pool.ready(serving, model, 0)
+    ready, wait_us = parts.pool.ready(serving, model)
     for state in ready:
         try:
             response = await parts.upstream.send(state.settings, dialect, query, headers, body)

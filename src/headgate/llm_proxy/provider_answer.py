@@ -76,8 +76,10 @@ class ProviderAnswer:
     @property
     def content_type(self) -> str:
         """The media type of the body, in lower case and without parameters; "" where none is told."""
-        told = next((value for name, value in self.headers if name == "content-type"), "")
-        return told.partition(";")[0].strip().lower()
+        for name, value in self.headers:
+            if name == "content-type":
+                return value.partition(";")[0].strip().lower()
+        return ""
 
     @property
     def has_more(self) -> bool:

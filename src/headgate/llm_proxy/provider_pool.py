@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.http.client.limit_fields import Headers, told
+from headgate.llm.call import AsyncCall
 from headgate.llm.dialects.paths import Dialect
 from headgate.llm_proxy.providers import ProviderSettings
 
@@ -98,7 +99,9 @@ class ProviderPool:
         """Those that a call is for, whether they take it now or not."""
         return [state for state in self._states if state.settings.serves(dialect, model)]
 
-    def ready(self, serving: list[ProviderState], model: str, tokens: int) -> tuple[list[ProviderState], int]:
+    def ready(
+        self, serving: list[ProviderState], model: str, call: AsyncCall | None = None
+    ) -> tuple[list[ProviderState], int]:
         """Those of them to be tried, in order; where there is none, in how many microseconds there is one.
 
         One that has too few tokens left for a call, or could not be reached just now, comes after the others.
@@ -109,6 +112,7 @@ class ProviderPool:
         able = [state for state in serving if now_us >= state.of(model).left_alone_until_us]
         if not able:
             return [], min((state.of(model).left_alone_until_us - now_us for state in serving), default=0)
+        tokens = 0 if call is None else call.held.input + call.held.output
         able.sort(key=lambda each: (now_us < each.unreachable_until_us, not each.of(model).has_room(tokens, now_us)))
         return able, 0
 

@@ -58,7 +58,12 @@ class ProviderSettings(NamedTuple):
         """Whether a call is for it; lists of models name no model."""
         if dialect.name not in self.dialects:
             return False
-        return not model or any(_matches(pattern, model) for pattern in self.models)
+        if not model:
+            return True
+        for pattern in self.models:  # noqa: SIM110
+            if pattern == "*" or _matches(pattern, model):
+                return True
+        return False
 
     def url(self, dialect: Dialect) -> str:
         """Where it takes a dialect."""

@@ -128,6 +128,7 @@ class ProxyServer:
             watch.cancel()
         self._stop_listening()
         await self.proxy.break_off()
+        self._metrics.count_all()
         await self.proxy.server.shutdown(_SHUTDOWN_S)
         await self._upstream.close()
         await self.gate.close()

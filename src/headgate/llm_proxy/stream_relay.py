@@ -9,6 +9,7 @@ from headgate.errors import StoreError
 from headgate.llm.call import AsyncCall
 from headgate.llm.dialects import Dialect, StreamEnd
 from headgate.llm.events import EventReader
+from headgate.llm.stream_reading import StreamReading
 from headgate.llm.tokens import count_text
 from headgate.llm.usage import Usage
 from headgate.llm_proxy.client_side import ClientSide
@@ -23,14 +24,21 @@ _ASKED_FOR = ("chat", "completions")
 class StreamRelay:
     """The stream of one call."""
 
-    def __init__(self, call: AsyncCall, client: ClientSide, dialect: Dialect, *, strips_usage: bool) -> None:
-        """With `strips_usage` the usage of chat completions and completions was asked for by the proxy alone."""
+    def __init__(
+        self, call: AsyncCall, reading: StreamReading, client: ClientSide, dialect: Dialect, *, strips_usage: bool
+    ) -> None:
+        """`reading` is a new one of the call.
+
+        With `strips_usage` the usage of chat completions and completions was asked for by the proxy alone.
+        """
         self._call = call
         self._client = client
-        self._reading = call.reading()
+        self._reading = reading
         self._strips = strips_usage and dialect.name in _ASKED_FOR
-        self._end = StreamEnd(dialect.name) if self._reading.is_counted else None
-        self._passed = EventReader()
+        self._end: StreamEnd | None = None
+        self._passed: EventReader | None = None
+        if reading.is_counted:
+            self._end, self._passed = StreamEnd(dialect.name), EventReader()
 
     async def run(self, response: ProviderAnswer, headers: list[tuple[str, str]]) -> str:
         """Pass on what comes; how it ended: answered, cut, or broken."""
@@ -70,7 +78,7 @@ class StreamRelay:
 
     async def _is_spent(self, passed: bytes) -> bool:
         """Whether the budget is at its end after what was passed."""
-        assert self._end is not None
+        assert self._end is not None and self._passed is not None
         for event in self._passed.feed(passed):
             self._end.read(_told(event.data))
         reading = self._reading

@@ -190,10 +190,13 @@ def _head(place: _Place, query: str, headers: Iterable[tuple[str, str]], body: b
     """The head of a request."""
     target = f"?{_sendable(query)}" if query else ""
     names = place.names
-    sent = "".join([f"{name}: {value}\r\n" for name, value in headers_to_send(headers) if name not in names])
-    length = "" if body is None else f"content-length: {len(body)}\r\n"
-    head = f"{place.start}{target} HTTP/1.1\r\n{place.fields}{sent}{length}\r\n"
-    return head.encode("utf-8", "surrogateescape")
+    head = f"{place.start}{target} HTTP/1.1\r\n{place.fields}"
+    for name, value in headers_to_send(headers):
+        if name not in names:
+            head += f"{name}: {value}\r\n"
+    if body is not None:
+        head += f"content-length: {len(body)}\r\n"
+    return f"{head}\r\n".encode("utf-8", "surrogateescape")
 
 
 def _sendable(query: str) -> str:

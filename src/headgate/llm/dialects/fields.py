@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from headgate.amounts import number_text
+from headgate.amounts import is_money, number_text
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.llm.dialects.answers import duration_text
@@ -14,6 +15,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_KNOWN = 1000
 _PREFIXES: dict[Family, str] = {"openai": "x-ratelimit-", "anthropic": "anthropic-ratelimit-"}
 _LAST_US = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+
+LIMIT_HEADERS = tuple(_PREFIXES.values())
+"""How the names of headers begin that tell of limits."""
 
 _CACHE_AWARE = "uncached_input_tokens"
 """What Anthropic calls input tokens, as most of its limits leave out what the cache read."""
@@ -29,12 +33,10 @@ def limit_headers(family: Family, decision: Decision, *, clock: Clock = SYSTEM_C
     headers: list[tuple[str, str]] = []
     now_us = clock.now_us()
     readings, prefix = decision.readings, _PREFIXES[family]
-    for name, unit, limits in _told(family, decision.definitions):
-        place, limit = limits[0]
-        if len(limits) > 1:
-            place, limit = min(limits, key=lambda each: _rank(readings[each[0]]))
+    for name, unit, of_money, limits in _told(family, decision.definitions):
+        place, limit = limits[0] if len(limits) == 1 else _nearest(limits, readings)
         _, remaining, reset_after_us, *_ = readings[place]
-        left = number_text(max(0, remaining), unit)
+        left = number_text(max(0, remaining), unit) if of_money else str(max(0, remaining))
         if family == "anthropic":
             parts = [("limit", limit), ("remaining", left), ("reset", moment_text(now_us + reset_after_us))]
             headers += [(f"{prefix}{name}-{part}", value) for part, value in parts]
@@ -47,7 +49,7 @@ def limit_headers(family: Family, decision: Decision, *, clock: Clock = SYSTEM_C
 
 def is_limit_header(name: str) -> bool:
     """Whether a header, in lower case, tells of limits: a provider's are those of its own customer, not of a caller."""
-    return name.startswith(("x-ratelimit-", "anthropic-ratelimit-"))
+    return name.startswith(LIMIT_HEADERS)
 
 
 def moment_text(at_us: int) -> str:
@@ -59,13 +61,14 @@ def moment_text(at_us: int) -> str:
 _Numbers = tuple[bool, int, int, int | None, int, int]
 """A `Reading`'s."""
 
-_Told = list[tuple[str, str, list[tuple[int, str]]]]
+_Told = list[tuple[str, str, bool, list[tuple[int, str]]]]
 
 
 def _told(family: Family, definitions: tuple[NamedLimit, ...]) -> _Told:
-    """What headers tell of limits: (its name there, the unit, the place and the size of each limit of it) of each unit.
+    """What headers tell of limits of each unit: (its name there, the unit, whether it is money, the limits of it).
 
-    Known of those that were asked before: a policy's limits are the same objects in each decision.
+    Of a limit its place and its size. Known of those that were asked before: a policy's limits are the same objects in
+    each decision.
     """
     known = _known.get((family, id(definitions)))
     if known is not None and known[0] is definitions:
@@ -78,7 +81,7 @@ def _told(family: Family, definitions: tuple[NamedLimit, ...]) -> _Told:
         unit = "input_tokens" if family == "anthropic" and limit.of == _CACHE_AWARE else limit.of
         name = unit.replace("_", "-").lower()
         found.setdefault(name, (limit.of, []))[1].append((place, number_text(limit.quota, limit.of)))
-    told = [(name, unit, limits) for name, (unit, limits) in found.items()]
+    told = [(name, unit, is_money(unit), limits) for name, (unit, limits) in found.items()]
     if len(_known) >= _MOST_KNOWN:
         _known.clear()
     _known[family, id(definitions)] = definitions, told
@@ -89,9 +92,15 @@ _known: dict[tuple[Family, int], tuple[tuple[NamedLimit, ...], _Told]] = {}
 """By dialect and definitions, which are kept here so that no others get their id."""
 
 
-def _rank(numbers: _Numbers) -> tuple[bool, int, int]:
-    """The least is told: refusing ones first, of those the longest wait; then what has the least left."""
-    allowed, remaining, reset_after_us, wait_us, _, _ = numbers
-    if not allowed:
-        return False, -(1 << 62) if wait_us is None else -wait_us, remaining
-    return True, remaining, -reset_after_us
+def _nearest(limits: list[tuple[int, str]], readings: Sequence[_Numbers]) -> tuple[int, str]:
+    """The limit that is told of several: refusing ones first, of those the longest wait; then what has least left."""
+    told, least = limits[0], (2, 0, 0)
+    for each in limits:
+        allowed, remaining, reset_after_us, wait_us, _, _ = readings[each[0]]
+        if allowed:
+            rank = 1, remaining, -reset_after_us
+        else:
+            rank = 0, -(1 << 62) if wait_us is None else -wait_us, remaining
+        if rank < least:
+            told, least = each, rank
+    return told

@@ -125,21 +125,36 @@ class LearnedHere:
         return most if bucket is None else min(largest_of(bucket), most)
 
     def _of_few(self, name: Name) -> Samples | None:
-        """What there is for a key of few calls, once all are read: its own samples, its model's, or None."""
-        with self._lock:
-            self._read()
-        own, (_, model, size) = self._of_keys.get(name), name
-        if own is not None and own.weight >= FEWEST:
-            return own
-        of_model = self._of_models.get(model)
-        samples = None if of_model is None else of_model.by_size.get(size)
-        return samples if samples is not None and samples.weight >= FEWEST else None
+        """What there is for a key of few calls: its own samples, its model's, or None.
 
-    def input_permille(self, model: str) -> int:
-        if self._unread:
+        Calls are read where those that are not read yet could make enough of few samples.
+        """
+        own, of_model = self._own_and_models(name)
+        few, many = 0 if own is None else own.weight, 0 if of_model is None else of_model.weight
+        unread = len(self._unread)
+        if unread and (few + unread >= FEWEST or many < FEWEST <= many + unread):
             with self._lock:
                 self._read()
+            own, of_model = self._own_and_models(name)
+        if own is not None and own.weight >= FEWEST:
+            return own
+        return of_model if of_model is not None and of_model.weight >= FEWEST else None
+
+    def _own_and_models(self, name: Name) -> tuple[Samples | None, Samples | None]:
+        """What there is of a key, and of its model, for a size."""
+        _, model, size = name
         of_model = self._of_models.get(model)
+        return self._of_keys.get(name), None if of_model is None else of_model.by_size.get(size)
+
+    def input_permille(self, model: str) -> int:
+        of_model, unread = self._of_models.get(model), len(self._unread)
+        weight, due = (0, 0) if of_model is None else (of_model.input.weight, of_model.input.due)
+        if weight + unread < FEWEST:
+            return 1000
+        if unread and weight + unread >= due:  # they may change what is told
+            with self._lock:
+                self._read()
+            of_model = self._of_models.get(model)
         if of_model is None or of_model.input.weight < FEWEST:
             return 1000
         with self._lock:
