@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import signal
+import socket
 from collections.abc import Callable
 
 from headgate.errors import MissingExtraError
@@ -35,8 +36,11 @@ def serve(source: ProxySource, *, host: str, port: int, options: ProxyOptions, a
     SIGHUP reads the policy and the providers again; a second SIGTERM or SIGINT ends at once. Raises ConfigError,
     OSError where it cannot begin.
     """
-    listener = listen(host, port)
-    server = ProxyServer(source, options)
+    with listen(host, port) as listener:  # closed also where nothing begins
+        _serve_on(listener, ProxyServer(source, options), announce)
+
+
+def _serve_on(listener: socket.socket, server: ProxyServer, announce: Callable[[str], None]) -> None:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
