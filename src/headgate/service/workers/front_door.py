@@ -103,7 +103,7 @@ class FrontDoor:
                 self.connections.wait_in_line_no_longer()
             if not is_over and (at_once.is_set() or loop.time() > deadline):
                 is_over = True
-                *_, still_open, _, _ = self._door.figures()
+                *_, still_open, _, _, _ = self._door.figures()
                 log.error("%d connections have not ended in their time: they are cut off", still_open)
                 self._door.end(0)
             await asyncio.sleep(LOOK_EVERY_S)
