@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,25 +90,25 @@ class ServerCertificate:
         self._in_force = texts
         return native
 
-    async def renewed(self) -> Any:
-        """The native `Tls` of the files, if they have changed and can be used; None otherwise, and the log says why."""
+    async def renew(self, put_in_force: Callable[[Any], object]) -> None:
+        """Put the native `Tls` of changed files in force, if they can be used; the log says which it was."""
         try:
             texts = await asyncio.to_thread(self.files.read)
             if texts == self._in_force:
                 if self._logged:
                     self._logged = ""
                     log.info("the files of the certificate are again those in force")
-                return None
+                return
             native = await asyncio.to_thread(self.files.native, texts)
         except ConfigError as error:
             self._refuse(error)
-            return None
+            return
+        put_in_force(native)
         self._in_force, self._logged = texts, ""
         self._good.keep(texts.packed())
         until = "" if native.validity is None else f"; it is valid until {_moment(native.validity[1])}"
         log.info("the changed certificate is in force%s", until)
         self._warn(native)
-        return native
 
     def _refuse(self, error: ConfigError) -> None:
         """Log what is wrong, once."""

@@ -114,9 +114,7 @@ class FrontDoor:
 
     async def _renew(self, certificate: ServerCertificate) -> None:
         async with self._renewing:
-            renewed = await certificate.renewed()
-            if renewed is not None:
-                self._door.swap_tls(renewed)
+            await certificate.renew(self._door.swap_tls)
 
     async def end(self, at_once: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
