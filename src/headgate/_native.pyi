@@ -46,6 +46,7 @@ __all__ = [
     "RoutePlaces",
     "Settlement",
     "Table",
+    "Tls",
     "WebGate",
     "Zone",
     "ZoneLines",
