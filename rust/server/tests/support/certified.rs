@@ -1,5 +1,6 @@
 //! Certificates of `tests/certificates`, a door that has them, and clients that speak TLS.
 
+use std::io::Read;
 use std::net::TcpListener;
 use std::sync::Arc;
 
@@ -9,9 +10,9 @@ use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream, SupportedProtocolVersion};
 
-use super::{Client, Counting, Running, connect, open};
+use super::{Client, Counting, Running, another_client, check, connect, open};
 
 /// A certificate and its key, in PEM.
 pub type Pair = (&'static [u8], &'static [u8]);
@@ -42,6 +43,14 @@ pub fn start_tls(tls: Tls, bounds: Bounds) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     open(listener, Counting::new(1_000_000, "first"), bounds, Some(tls))
 }
+
+/// A check of this client is answered.
+pub fn answered(client: &mut Client) {
+    assert_eq!(client.ask(check(&another_client())).status, 200);
+}
+
+pub const HTTP1: Speaks = Speaks { protocol: Some(b"http/1.1"), certificate: None, old_tls: false };
+pub const HTTP2: Speaks = Speaks { protocol: Some(b"h2"), ..HTTP1 };
 
 /// What a client speaks.
 #[derive(Clone, Copy, Default)]
@@ -83,6 +92,13 @@ impl Running {
 }
 
 impl Client {
+    pub fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        match &mut self.session {
+            Some(session) => Stream::new(session.as_mut(), &mut self.stream).read(bytes),
+            None => self.stream.read(bytes),
+        }
+    }
+
     /// Shake hands; what went wrong, in words.
     pub fn shake_hands(&mut self) -> Result<(), String> {
         let session = self.session.as_mut().expect("a client with TLS");

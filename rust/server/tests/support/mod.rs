@@ -6,7 +6,7 @@ pub mod behind;
 pub mod certified;
 pub mod frames;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -256,13 +256,6 @@ impl Client {
             self.more()?;
         }
         Some(self.unread.drain(..count).collect())
-    }
-
-    pub fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
-        match &mut self.session {
-            Some(session) => Stream::new(session.as_mut(), &mut self.stream).read(bytes),
-            None => self.stream.read(bytes),
-        }
     }
 
     fn more(&mut self) -> Option<()> {
