@@ -46,6 +46,7 @@ __all__ = [
     "RoutePlaces",
     "Settlement",
     "Table",
+    "Tls",
     "WebGate",
     "Zone",
     "ZoneLines",
@@ -969,14 +970,28 @@ class PolicyParts:
         """`hash_key` of any key, as a limiter reads it; raises ArgumentError for what is none."""
 
 @final
+class Tls:
+    """What a door proves itself with, and which clients it lets in, of texts in PEM: TLS 1.2 and 1.3.
+
+    `certificate` is that of the server and those that lead to its authority, `key` is its key without a passphrase,
+    `client_ca` are the authorities whose certificates clients must have, None lets in clients without one. Raises
+    ValueError of two texts for what cannot be used: the name of the argument, and what is wrong with it.
+    """
+
+    def __new__(cls, certificate: bytes, key: bytes, client_ca: bytes | None = None) -> Tls: ...
+    @property
+    def validity(self) -> tuple[str, str] | None:
+        """From when to when the certificate is valid, in UTC as `YYYYMMDDhhmmssZ`; None where it cannot be read."""
+
+@final
 class Door:
     """The front door of the service: HTTP/1.1 and HTTP/2 on threads of its own. Of Linux alone, on 64 bits.
 
     `checks` decide; None leaves every check to Python. `listeners` are the descriptors of listening sockets, which the
     door clones. What it does not answer itself it passes on to the HTTP server that listens on `python_socket`, a path,
     with the address of the client in the field `headgate-door-peer`: `forwarded` requests at a time for each thread.
-    `bounds` is a `headgate.service.http.bounds.Bounds`; `streams` are those of one connection of HTTP/2. Raises OSError
-    for sockets and threads that cannot be had.
+    `bounds` is a `headgate.service.http.bounds.Bounds`; `streams` are those of one connection of HTTP/2. With `tls`
+    connections begin with TLS. Raises OSError for sockets and threads that cannot be had.
     """
 
     def __new__(
@@ -989,7 +1004,11 @@ class Door:
         forwarded: int,
         streams: int,
         bounds: Any,
+        tls: Tls | None = None,
     ) -> Door: ...
+    def swap_tls(self, tls: Tls, /) -> None:
+        """Have new connections begin with another certificate; those that are open go on. Of a door with TLS alone."""
+
     def swap(self, checks: Checks | LateChecks | None, /) -> None:
         """Put other checks in the place of those in force. Every request is decided by one of the two."""
 
@@ -1005,9 +1024,9 @@ class Door:
     def has_ended(self) -> bool:
         """Whether the port and all connections are closed."""
 
-    def figures(self) -> tuple[list[tuple[str, int, int]], int, int, int, int, int]:
-        """What was counted: ((route, status, responses), ...), and five numbers.
+    def figures(self) -> tuple[list[tuple[str, int, int]], int, int, int, int, int, int]:
+        """What was counted: ((route, status, responses), ...), and six numbers.
 
-        These are: checks that were left to Python, connections that were accepted, are open, gave way to others, and
-        whose client took too long.
+        These are: checks that were left to Python, connections that were accepted, are open, gave way to others, whose
+        client took too long, and whose client sent something else than TLS or was not let in.
         """

@@ -28,10 +28,17 @@ def running_nginx(home: Path, service: str, upstream: str) -> Iterator[int]:
 @contextmanager
 def running_caddy(home: Path, service: str, upstream: str) -> Iterator[int]:
     """Caddy, until the end of the block; its port."""
+    with caddy_with(home, shown("caddy", service, upstream)) as port:
+        yield port
+
+
+@contextmanager
+def caddy_with(home: Path, site: str) -> Iterator[int]:
+    """Caddy with a site of this configuration, until the end of the block; its port."""
     binary = shutil.which("caddy")
     assert binary, "caddy is not here: run scripts/system-packages test"
     port = free_port()
-    site = shown("caddy", service, upstream).replace("example.com {", f"http://:{port} {{", 1)
+    site = site.replace("example.com {", f"http://:{port} {{", 1)
     (home / "Caddyfile").write_text(f"{{\n admin off\n auto_https off\n log {{\n level FATAL\n }}\n}}\n{site}")
     with running([binary, "run", "--config", str(home / "Caddyfile"), "--adapter", "caddyfile"], port, home):
         yield port

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,20 +17,21 @@ from pathlib import Path
 import httpx
 from fronts import Chosen
 
-ADDRESS = re.compile(r"on (http://\S+),")
+ADDRESS = re.compile(r"on (https?://\S+),")
 START_WITHIN_S = 30
 
 
 class RunningService:
     """`headgate serve` in a process of its own."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], trusts: ssl.SSLContext | None = None) -> None:
+        """`trusts` is what its client knows of its certificate, where it has one."""
         self.process = process
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.url = self.wait_for(ADDRESS)[1]
-        self.client = httpx.Client(base_url=self.url, timeout=10)
+        self.client = httpx.Client(base_url=self.url, timeout=10, verify=True if trusts is None else trusts)
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -92,19 +94,20 @@ def run_headgate(*arguments: str, input: str | None = None, **environment: str) 
 
 
 @contextmanager
-def running_service(policy: Path, *arguments: str) -> Iterator[RunningService]:
+def running_service(policy: Path, *arguments: str, trusts: ssl.SSLContext | None = None) -> Iterator[RunningService]:
     """A service on a free port, until the end of the block; see `fronts` for who answers."""
-    with service_of(headgate_command("serve", str(policy), "--port", "0", *Chosen.options, *arguments)) as service:
+    command = headgate_command("serve", str(policy), "--port", "0", *Chosen.options, *arguments)
+    with service_of(command, trusts) as service:
         yield service
 
 
 @contextmanager
-def service_of(command: Sequence[str]) -> Iterator[RunningService]:
+def service_of(command: Sequence[str], trusts: ssl.SSLContext | None = None) -> Iterator[RunningService]:
     """The service that a command starts, until the end of the block."""
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     service: RunningService | None = None
     try:
-        service = RunningService(process)
+        service = RunningService(process, trusts)
         yield service
     finally:
         if service is not None:

@@ -262,6 +262,7 @@ def test_several_workers_refuse_what_is_in_flight_on_a_zone_without_room_before_
             hang_s=10,
             bounds=Bounds(),
             threads=1,
+            tls=None,
             announce=lambda address, zone, door: None,
         )
 

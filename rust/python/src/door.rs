@@ -13,6 +13,7 @@ use headgate_server::bounds::Bounds;
 use headgate_server::decide::{Answer, Check, Decide};
 use headgate_server::door::{Door as Threads, Options};
 use headgate_server::stats::Figures;
+use headgate_server::tls::{Part, Pem, Tls as DoorTls};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -30,7 +31,35 @@ pub struct Door {
 }
 
 /// What a door has counted: (route, status, responses) where there was one, then the other numbers of `Figures`.
-type Counted = (Vec<(&'static str, u16, u64)>, u64, u64, u64, u64, u64);
+type Counted = (Vec<(&'static str, u16, u64)>, u64, u64, u64, u64, u64, u64);
+
+/// What a door proves itself with: `headgate_server::tls`.
+#[pyclass(frozen, module = "headgate._native")]
+pub struct Tls {
+    tls: DoorTls,
+}
+
+#[pymethods]
+impl Tls {
+    #[new]
+    #[pyo3(signature = (certificate, key, client_ca=None))]
+    fn new(certificate: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> PyResult<Self> {
+        let tls = DoorTls::new(&Pem { certificate, key, client_ca }).map_err(|unusable| {
+            let part = match unusable.part {
+                Part::Certificate => "certificate",
+                Part::Key => "key",
+                Part::ClientCa => "client_ca",
+            };
+            PyValueError::new_err((part, unusable.why))
+        })?;
+        Ok(Self { tls })
+    }
+
+    #[getter]
+    fn validity(&self) -> Option<(String, String)> {
+        self.tls.validity.clone()
+    }
+}
 
 /// Leaves every check to the Python service.
 struct PassAll;
@@ -44,7 +73,7 @@ impl Decide for PassAll {
 #[pymethods]
 impl Door {
     #[new]
-    #[pyo3(signature = (listeners, python_socket, checks, *, threads, forwarded, streams, bounds))]
+    #[pyo3(signature = (listeners, python_socket, checks, *, threads, forwarded, streams, bounds, tls=None))]
     #[allow(clippy::too_many_arguments)] // all that a door is set up with
     fn new(
         py: Python<'_>,
@@ -55,8 +84,10 @@ impl Door {
         forwarded: usize,
         streams: u32,
         bounds: &Bound<'_, PyAny>,
+        tls: Option<&Tls>,
     ) -> PyResult<Self> {
-        let options = Options { python_socket, threads, bounds: read_bounds(bounds, forwarded, streams)? };
+        let (bounds, tls) = (read_bounds(bounds, forwarded, streams)?, tls.map(|tls| tls.tls.clone()));
+        let options = Options { python_socket, threads, bounds, tls };
         let listeners = listeners.into_iter().map(listener_of).collect::<Result<Vec<_>, _>>()?;
         let decider = decider_of(checks)?;
         let threads = py.detach(|| Threads::open(listeners, options, decider))?;
@@ -67,6 +98,11 @@ impl Door {
     fn swap(&self, checks: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.threads.swap(decider_of(checks)?);
         Ok(())
+    }
+
+    #[pyo3(signature = (tls, /))]
+    fn swap_tls(&self, tls: &Tls) {
+        self.threads.swap_tls(tls.tls.clone());
     }
 
     fn announce_end(&self) {
@@ -83,8 +119,9 @@ impl Door {
     }
 
     fn figures(&self) -> Counted {
-        let Figures { responses, left_to_python, accepted, open, gave_way, expired, held: _ } = self.threads.figures();
-        (responses, left_to_python, accepted, open, gave_way, expired)
+        let Figures { responses, left_to_python, accepted, open, gave_way, expired, no_handshake, held: _ } =
+            self.threads.figures();
+        (responses, left_to_python, accepted, open, gave_way, expired, no_handshake)
     }
 }
 

@@ -88,6 +88,9 @@ mod _native {
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
     use crate::door::Door;
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[pymodule_export]
+    use crate::door::Tls;
     #[pymodule_export]
     use crate::fields::RateLimitFields;
     #[pymodule_export]

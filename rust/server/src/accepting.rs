@@ -12,10 +12,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::connection::{Connection, Wish};
+use crate::handshake::{Handshake, shake_hands};
 use crate::intake::Intake;
 use crate::limbo::{Protocol, protocol_of};
 use crate::problems::Refusal;
 use crate::registry::Admission;
+use crate::transport::Transport;
 use crate::worker::Worker;
 use crate::{http1, http2};
 
@@ -123,6 +125,18 @@ fn begin(worker: &Arc<Worker>, stream: TcpStream, peer: IpAddr) {
 async fn serve(worker: &Arc<Worker>, stream: TcpStream, connection: Arc<Connection>, has_room: bool) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let bounds = Arc::clone(&worker.shared.bounds);
+    let mut stream = match &worker.shared.tls {
+        None => Transport::Plain(stream),
+        // In a box, so that bare connections take no more memory for it.
+        Some(tls) => match Box::pin(shake_hands(tls.load_full(), stream, &connection, &bounds)).await {
+            Handshake::Done(transport) => transport,
+            Handshake::Ended => return Ok(()),
+            Handshake::Failed => {
+                worker.stats().no_handshake.fetch_add(1, Relaxed);
+                return Ok(());
+            }
+        },
+    };
     let mut buffer = BytesMut::new();
     if !has_room {
         let mut intake = Intake::http1(stream, buffer, Arc::clone(&connection), bounds);
@@ -130,7 +144,7 @@ async fn serve(worker: &Arc<Worker>, stream: TcpStream, connection: Arc<Connecti
         http1::serve(worker, &connection, intake).await;
         return Ok(());
     }
-    match protocol_of(&stream, &mut buffer, &connection, &bounds).await? {
+    match protocol_of(&mut stream, &mut buffer, &connection, &bounds).await? {
         Some(Protocol::Http1) => {
             let intake = Intake::http1(stream, buffer, Arc::clone(&connection), bounds);
             http1::serve(worker, &connection, intake).await;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::runtime;
 use tokio::sync::watch;
 
@@ -20,6 +21,7 @@ use crate::deciding::Deciding;
 use crate::forward::Forward;
 use crate::registry::Registry;
 use crate::stats::{Figures, Stats};
+use crate::tls::Tls;
 use crate::worker::{Shared, Worker};
 
 /// How a door is set up.
@@ -30,6 +32,8 @@ pub struct Options {
     pub threads: usize,
     /// What clients may take.
     pub bounds: Bounds,
+    /// What it proves itself with; None serves without TLS.
+    pub tls: Option<Tls>,
 }
 
 /// A door that is open. Dropped, it is closed at once.
@@ -47,12 +51,13 @@ impl Door {
         if listeners.is_empty() || options.threads == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a door needs a listening socket and a thread"));
         }
-        let Options { python_socket, threads, bounds } = options;
+        let Options { python_socket, threads, bounds, tls } = options;
         let registry = Registry::new(&bounds);
         let shared = Arc::new(Shared {
             bounds: Arc::new(bounds),
             registry: Arc::new(registry),
             deciding: Deciding::new(decider),
+            tls: tls.map(|tls| ArcSwap::new(tls.config)),
             stats: (0..threads).map(|_| Stats::default()).collect(),
             ends: AtomicBool::new(false),
         });
@@ -74,6 +79,13 @@ impl Door {
     /// Put another decider in the place of the one in force. Every request is decided by one of the two.
     pub fn swap(&self, decider: Box<dyn Decide>) {
         self.shared.deciding.swap(decider);
+    }
+
+    /// Have new connections begin with another certificate; those that are open go on. Of a door with TLS alone.
+    pub fn swap_tls(&self, tls: Tls) {
+        if let Some(in_force) = &self.shared.tls {
+            in_force.store(tls.config);
+        }
     }
 
     /// Have every response be the last one of its connection from now on, so that clients go elsewhere.

@@ -1,7 +1,7 @@
 //! The front door of the service: HTTP/1.1 and HTTP/2 for checks, on many threads, in front of the Python service.
 //!
 //! It answers checks by what a `Decide` says, and passes everything else on to the Python service on a private socket.
-//! hyper and h2 speak the protocols. What they leave open is here: which heads can be read in only one way, how large
+//! hyper and h2 speak the protocols, and rustls TLS, where it is asked for. What they leave open is here: which heads can be read in only one way, how large
 //! and how slow a client may be, how many there may be, and how it all ends. There is no Python here.
 
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ mod deciding;
 pub mod door;
 mod exchange;
 mod forward;
+mod handshake;
 mod hop_by_hop;
 mod http1;
 mod http2;
@@ -26,6 +27,8 @@ mod problems;
 mod registry;
 mod room;
 pub mod stats;
+pub mod tls;
+mod transport;
 mod uploads;
 mod waiting;
 mod worker;

@@ -1,13 +1,17 @@
 //! A connection of which it is not known yet whether it speaks HTTP/1 or HTTP/2 (by prior knowledge; RFC 9113, 3.3).
 
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::BytesMut;
-use tokio::net::TcpStream;
+use tokio_util::io::poll_read_buf;
 
 use crate::bounds::Bounds;
 use crate::connection::{Connection, Wish};
+use crate::transport::Transport;
 use crate::waiting::Waits;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -20,16 +24,22 @@ pub enum Protocol {
 
 /// Read the first bytes of a connection, until they say what it speaks; None where it ended before.
 pub async fn protocol_of(
-    stream: &TcpStream,
+    stream: &mut Transport,
     buffer: &mut BytesMut,
     connection: &Arc<Connection>,
     bounds: &Bounds,
 ) -> io::Result<Option<Protocol>> {
     connection.waiting.expect(Waits::Request, Some(bounds.head));
     loop {
-        match stream.try_read_buf(buffer) {
-            Ok(0) => return Ok(None),
-            Ok(_) => {
+        let mut woken = pin!(connection.woken.notified());
+        let read = poll_fn(|cx| match poll_read_buf(Pin::new(&mut *stream), cx, buffer) {
+            Poll::Ready(read) => Poll::Ready(Some(read)),
+            Poll::Pending if ends(connection, buffer) => Poll::Ready(None),
+            Poll::Pending => woken.as_mut().poll(cx).map(|()| None),
+        });
+        match read.await.transpose()? {
+            Some(0) => return Ok(None),
+            Some(_) => {
                 let count = buffer.len().min(PREFACE.len());
                 if buffer[..count] != PREFACE[..count] {
                     return Ok(Some(Protocol::Http1));
@@ -38,20 +48,15 @@ pub async fn protocol_of(
                     return Ok(Some(Protocol::Http2));
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let is_over = connection.has(Wish::Expire) || connection.has(Wish::GiveWay);
-                if is_over && !buffer.is_empty() {
-                    return Ok(Some(Protocol::Http1)); // which says why
-                }
-                if is_over || connection.has(Wish::Abort) || (connection.has(Wish::Close) && buffer.is_empty()) {
-                    return Ok(None);
-                }
-                tokio::select! {
-                    ready = stream.readable() => ready?,
-                    () = connection.woken.notified() => {}
-                }
-            }
-            Err(error) => return Err(error),
+            None if !ends(connection, buffer) => {}
+            None if buffer.is_empty() || connection.has(Wish::Abort) => return Ok(None),
+            None => return Ok(Some(Protocol::Http1)), // which says why
         }
     }
+}
+
+/// Whether it is waited no longer for what comes next.
+fn ends(connection: &Connection, buffer: &BytesMut) -> bool {
+    let is_over = connection.has(Wish::Expire) || connection.has(Wish::GiveWay) || connection.has(Wish::Abort);
+    is_over || (connection.has(Wish::Close) && buffer.is_empty())
 }

@@ -35,6 +35,7 @@ pub struct Stats {
     pub(crate) accepted: AtomicU64,
     pub(crate) gave_way: AtomicU64,
     pub(crate) expired: AtomicU64,
+    pub(crate) no_handshake: AtomicU64,
 }
 
 impl Default for Stats {
@@ -45,6 +46,7 @@ impl Default for Stats {
             accepted: AtomicU64::new(0),
             gave_way: AtomicU64::new(0),
             expired: AtomicU64::new(0),
+            no_handshake: AtomicU64::new(0),
         }
     }
 }
@@ -75,6 +77,8 @@ pub struct Figures {
     pub gave_way: u64,
     /// Connections whose client took too long.
     pub expired: u64,
+    /// Connections whose client sent something else than TLS, or had no certificate that is let in.
+    pub no_handshake: u64,
 }
 
 impl Figures {
@@ -97,6 +101,7 @@ impl Figures {
             held: held as u64,
             gave_way: sum(|stats| &stats.gave_way),
             expired: sum(|stats| &stats.expired),
+            no_handshake: sum(|stats| &stats.no_handshake),
         }
     }
 

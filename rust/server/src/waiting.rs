@@ -38,6 +38,9 @@ pub enum Overdue {
 
 const NEVER: u64 = u64::MAX;
 
+/// How long what a client still sends is thrown away, so that it reads the response before the connection is reset.
+pub const LINGER: Duration = Duration::from_secs(2);
+
 /// Since when each of several things of one kind is waited for; the oldest comes first.
 #[derive(Default)]
 pub struct Ages {

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
+use arc_swap::ArcSwap;
+use tokio_rustls::rustls::ServerConfig;
+
 use crate::bounds::Bounds;
 use crate::decide::{Answer, Check};
 use crate::deciding::Deciding;
@@ -15,6 +18,8 @@ pub struct Shared {
     pub bounds: Arc<Bounds>,
     pub registry: Arc<Registry>,
     pub deciding: Deciding,
+    /// What new connections begin TLS with; None where they are bare.
+    pub tls: Option<ArcSwap<ServerConfig>>,
     pub stats: Vec<Stats>,
     /// Every response is the last one of its connection.
     pub ends: AtomicBool,

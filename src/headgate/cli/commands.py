@@ -249,6 +249,15 @@ def _number(
     "--keep-alive", "idle_s", default=180.0, least=0.1, most=86400,
     help="How long a connection stays open that nothing is asked on.",
 )  # fmt: skip
+@click.option(
+    "--tls-certificate", type=click.Path(path_type=Path), metavar="FILE",
+    help="Serve HTTPS with this certificate and those that lead to its authority, in PEM.",
+)  # fmt: skip
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The key of that certificate, in PEM.")
+@click.option(
+    "--tls-client-ca", type=click.Path(path_type=Path), metavar="FILE",
+    help="Let in no clients but those with a certificate of one of these authorities, in PEM.",
+)  # fmt: skip
 def serve(
     policy: Path | None,
     host: str,
@@ -260,11 +269,14 @@ def serve(
     threads: int,
     connections: int,
     idle_s: float,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
 ) -> None:
     """Answer checks over HTTP. POLICY is a file; without it, ./headgate.yaml or else a built-in example.
 
-    A changed policy file is applied at once; SIGHUP reads it again. SIGTERM ends the service as soon as open requests
-    are answered.
+    A changed policy file is applied at once; SIGHUP reads it again, and the certificate. SIGTERM ends the service as
+    soon as open requests are answered.
     """
     from headgate.service.http.bounds import Bounds
     from headgate.service.workers.several import serve_workers
@@ -272,6 +284,7 @@ def serve(
 
     if 0 < hang_s < _SHORTEST_HANG_S:
         raise click.BadParameter(f"a worker shows once a second that it moves: {_SHORTEST_HANG_S} or more, or 0")
+    tls = options.certificate_files(tls_certificate, tls_key, tls_client_ca)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
     file = _policy_file(policy)
     text = file.read_bytes()
@@ -286,12 +299,12 @@ def serve(
     if workers > 1:
         ended_well = serve_workers(
             text, policy_file=file, workers=workers, store=store, host=host, port=port, drain_s=drain_s, hang_s=hang_s,
-            bounds=bounds, threads=threads, announce=announce_workers,
+            bounds=bounds, threads=threads, tls=tls, announce=announce_workers,
         )  # fmt: skip
         sys.exit(0 if ended_well else 1)
     run_service(
         text, policy_file=file, store=store, host=host, port=port, drain_s=drain_s, bounds=bounds, threads=threads,
-        announce=announce,
+        tls=tls, announce=announce,
     )  # fmt: skip
 
 

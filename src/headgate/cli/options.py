@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from ipaddress import ip_address
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -13,6 +14,9 @@ from click.core import ParameterSource
 from headgate.policy.client_address import UNIX
 from headgate.policy.descriptor import MOST_ENTRIES, REMOTE_ADDRESS, Descriptor
 from headgate.policy.request import Request
+
+if TYPE_CHECKING:
+    from headgate.service.workers.certificate import CertificateFiles
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HOST = re.compile(r"(?:[^\s\x00-\x20\x7f/?#@\[\]:]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
@@ -112,3 +116,16 @@ def headers(context: click.Context, parameter: click.Parameter, values: tuple[st
             raise click.BadParameter(f"the value of the header {name.strip()} holds a control character")
         pairs.append((name.strip(), value.strip()))
     return pairs
+
+
+def certificate_files(certificate: Path | None, key: Path | None, client_ca: Path | None) -> CertificateFiles | None:
+    """The files of TLS; None where it is not asked for."""
+    from headgate.service.workers.certificate import CertificateFiles
+
+    if certificate is not None and key is not None:
+        return CertificateFiles(certificate, key, client_ca)
+    given = {"--tls-certificate": certificate, "--tls-key": key, "--tls-client-ca": client_ca}
+    for option in (name for name, file in given.items() if file is not None):
+        missing = "--tls-certificate" if certificate is None else "--tls-key"
+        raise click.UsageError(f"{option} needs {missing}: TLS needs a certificate and its key, each in a file in PEM")
+    return None

@@ -23,6 +23,7 @@ class DoorCounts(NamedTuple):
     open: int
     gave_way: int
     expired: int
+    no_handshake: int
 
 
 class TallyReader:
@@ -64,13 +65,13 @@ class DoorMetrics:
         )
         self._closed = Counter(
             "headgate_connections_closed",
-            "Connections that were closed on their clients, which took too long or had to give way to others",
+            "Connections that were closed on their clients: they took too long, gave way, or did not begin TLS",
             ["reason"],
             registry=registry,
         )
-        for reason in ("too slow", "gave way"):
+        for reason in ("too slow", "gave way", "no handshake"):
             self._closed.labels(reason)
-        self._shown = DoorCounts([], 0, 0, 0, 0, 0)
+        self._shown = DoorCounts([], 0, 0, 0, 0, 0, 0)
 
     def update(self, counts: DoorCounts) -> None:
         """Show what a door has counted by now; never less than before."""
@@ -84,6 +85,7 @@ class DoorMetrics:
         self._open.set(counts.open)
         self._closed.labels("too slow").inc(counts.expired - shown.expired)
         self._closed.labels("gave way").inc(counts.gave_way - shown.gave_way)
+        self._closed.labels("no handshake").inc(counts.no_handshake - shown.no_handshake)
         self._shown = counts
 
 

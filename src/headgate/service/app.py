@@ -25,7 +25,8 @@ log = logging.getLogger("headgate")
 class Service:
     """Answers checks for a gate. While it is `draining`, `/readyz` sends clients to another instance."""
 
-    def __init__(self, gate: AsyncGate, sharing: Sharing | None = None) -> None:
+    def __init__(self, gate: AsyncGate, sharing: Sharing | None = None, *, scheme: str = "http") -> None:
+        """`scheme` is that of its address, for the page."""
         self.gate = gate
         self.events = Events()
         self.metrics = Metrics(gate.stats, sharing)
@@ -57,7 +58,7 @@ class Service:
             Route(GET, "/readyz", admin.readiness,
                   "200 while it takes requests and its store answers; 503 while it drains"),
             Route(GET, "/metrics", admin.figures, "figures for Prometheus"),
-            Route(GET, "/", Overview(gate, lambda: self.routes.routes).show,
+            Route(GET, "/", Overview(gate, lambda: self.routes.routes, scheme).show,
                   "a page for people: what runs here, and how to use it"),
         ])  # fmt: skip
         self.wants_body = self.routes.wants_body

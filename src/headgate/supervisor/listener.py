@@ -27,10 +27,10 @@ def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
     return [_listener(host, port, shared=True) for _ in range(count)]
 
 
-def address_of(listener: socket.socket) -> str:
+def address_of(listener: socket.socket, scheme: str = "http") -> str:
     """Where a listening socket is reached, as a URL."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _listener(host: str, port: int, *, shared: bool) -> socket.socket:

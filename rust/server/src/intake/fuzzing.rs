@@ -26,6 +26,7 @@ use crate::intake::frames::{Frames, PREFACE};
 use crate::intake::head::{Framing, Head, Seen, read_head};
 use crate::intake::read_by_hyper::read_by_hyper;
 use crate::room::Room;
+use crate::transport::Transport;
 
 /// Bounds that short inputs reach.
 fn tight() -> Bounds {
@@ -195,7 +196,8 @@ impl HandedOver {
 fn hand_over<'a>(pieces: impl Iterator<Item = &'a [u8]>, bounds: &Arc<Bounds>) -> HandedOver {
     let client = IpAddr::from(Ipv4Addr::LOCALHOST);
     let connection = Arc::new(Connection::new(0, client, Arc::new(Room::new()), Duration::from_secs(30)));
-    let mut intake = Intake::http1(idle_stream(), BytesMut::new(), Arc::clone(&connection), Arc::clone(bounds));
+    let stream = Transport::Plain(idle_stream());
+    let mut intake = Intake::http1(stream, BytesMut::new(), Arc::clone(&connection), Arc::clone(bounds));
     let mut over = HandedOver::default();
     'pieces: for piece in pieces {
         intake.buffer.extend_from_slice(piece);
@@ -218,7 +220,9 @@ fn hand_over<'a>(pieces: impl Iterator<Item = &'a [u8]>, bounds: &Arc<Bounds>) -
             intake.ready = 0;
         }
     }
-    IDLE.set(Some(intake.stream));
+    if let Transport::Plain(stream) = intake.stream {
+        IDLE.set(Some(stream));
+    }
     over
 }
 

@@ -20,7 +20,6 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
 use hyper::rt::{Read, ReadBufCursor};
-use tokio::net::TcpStream;
 use tokio_util::io::poll_read_buf;
 
 use crate::bounds::Bounds;
@@ -29,6 +28,7 @@ use crate::intake::chunks::{Chunks, MOST_EXTENSIONS, MOST_TRAILERS, Unfollowed};
 use crate::intake::frames::{Frames, PREFACE};
 use crate::intake::head::{Framing, Seen, read_head};
 use crate::problems::Refusal;
+use crate::transport::Transport;
 use crate::waiting::Waits;
 
 /// What hyper gets in place of a request that is refused.
@@ -51,7 +51,7 @@ enum Next {
 
 /// A connection whose bytes are looked at.
 pub struct Intake {
-    stream: TcpStream,
+    stream: Transport,
     connection: Arc<Connection>,
     bounds: Arc<Bounds>,
     buffer: BytesMut,
@@ -75,7 +75,7 @@ pub struct Intake {
 
 impl Intake {
     /// The bytes of HTTP/1; `buffer` has come already.
-    pub fn http1(stream: TcpStream, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
+    pub fn http1(stream: Transport, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
         let next = Next::Head(Seen::default());
         let held = Held::of(&connection);
         Self {
@@ -95,7 +95,7 @@ impl Intake {
     }
 
     /// The bytes of HTTP/2; `buffer` has come already.
-    pub fn http2(stream: TcpStream, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
+    pub fn http2(stream: Transport, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
         let next = Next::Frames(Frames::after(PREFACE));
         Self { next, ..Self::http1(stream, buffer, connection, bounds) }
     }

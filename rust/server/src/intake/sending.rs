@@ -3,40 +3,56 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use hyper::rt::Write;
 use tokio::io::AsyncWrite;
 
 use crate::connection::Wish;
 use crate::intake::{Intake, Next};
-use crate::waiting::Waits;
-
-/// How long what a client still sends is thrown away, so that it reads the response before the connection is reset.
-const LINGER: Duration = Duration::from_secs(2);
+use crate::transport::{Taken, Transport, send_tls};
+use crate::waiting::{LINGER, Waits};
 
 impl Intake {
     /// Note how much the socket has taken of `count` bytes.
     fn took(&mut self, count: usize, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        let had_unsent =
-            std::mem::replace(&mut self.has_unsent, !matches!(&poll, Poll::Ready(Ok(taken)) if *taken >= count));
-        match &poll {
-            Poll::Ready(Ok(taken)) => self.connection.waiting.took(*taken >= count),
-            Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.connection.waiting.took_nothing(),
+        self.note(match &poll {
+            Poll::Ready(Ok(taken)) if *taken >= count => Taken::All,
+            Poll::Ready(Ok(_)) => Taken::Part,
+            Poll::Ready(Err(_)) => Taken::Lost,
+            Poll::Pending => Taken::Nothing,
+        });
+        poll
+    }
+
+    /// Note how much the socket has taken of what was to be sent.
+    fn note(&mut self, taken: Taken) {
+        let had_unsent = std::mem::replace(&mut self.has_unsent, taken != Taken::All);
+        match taken {
+            Taken::All => self.connection.waiting.took(true),
+            Taken::Part => self.connection.waiting.took(false),
+            Taken::Nothing => self.connection.waiting.took_nothing(),
+            Taken::Lost => {}
         }
         if had_unsent && !self.has_unsent && self.connection.has_left() {
             self.connection.woken.notify_one(); // now hyper may learn that the client has left
         }
-        poll
     }
 }
 
 impl Write for Intake {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let poll = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        this.took(bytes.len(), poll)
+        match &mut this.stream {
+            Transport::Plain(stream) => {
+                let poll = Pin::new(stream).poll_write(cx, bytes);
+                this.took(bytes.len(), poll)
+            }
+            Transport::Tls(stream) => {
+                let (poll, taken) = send_tls(stream, |stream| stream.poll_write(cx, bytes));
+                this.note(taken);
+                poll
+            }
+        }
     }
 
     fn poll_write_vectored(
@@ -45,8 +61,17 @@ impl Write for Intake {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let poll = Pin::new(&mut this.stream).poll_write_vectored(cx, parts);
-        this.took(parts.iter().map(|part| part.len()).sum(), poll)
+        match &mut this.stream {
+            Transport::Plain(stream) => {
+                let poll = Pin::new(stream).poll_write_vectored(cx, parts);
+                this.took(parts.iter().map(|part| part.len()).sum(), poll)
+            }
+            Transport::Tls(stream) => {
+                let (poll, taken) = send_tls(stream, |stream| stream.poll_write_vectored(cx, parts));
+                this.note(taken);
+                poll
+            }
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -54,13 +79,28 @@ impl Write for Intake {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+        let this = self.get_mut();
+        match &mut this.stream {
+            Transport::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Transport::Tls(stream) => {
+                let (poll, taken) = send_tls(stream, |stream| stream.poll_flush(cx));
+                this.note(taken);
+                poll
+            }
+        }
     }
 
     /// Say that no more comes, and throw away what still does.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+        match &mut this.stream {
+            Transport::Plain(stream) => ready!(Pin::new(stream).poll_shutdown(cx))?,
+            Transport::Tls(stream) => {
+                let (poll, taken) = send_tls(stream, |stream| stream.poll_shutdown(cx));
+                this.note(taken);
+                ready!(poll)?;
+            }
+        }
         let is_between = matches!(this.next, Next::Head(_) | Next::Frames(_)) && !this.connection.was_told();
         if is_between || this.connection.has_left() {
             return Poll::Ready(Ok(()));

@@ -3,9 +3,10 @@
 #![allow(dead_code, clippy::expect_used, clippy::panic)] // each test uses a part; a test says so when it fails
 
 pub mod behind;
+pub mod certified;
 pub mod frames;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,9 @@ use headgate_core::table::answer::{Check as TableCheck, Mode, OnFull};
 use headgate_server::bounds::Bounds;
 use headgate_server::decide::{Answer, Check, Decide, Question, Reply};
 use headgate_server::door::{Door, Options};
+use headgate_server::tls::Tls;
 use http::{HeaderName, HeaderValue, StatusCode};
+use tokio_rustls::rustls::{ClientConnection, Stream};
 
 use self::behind::Behind;
 
@@ -96,10 +99,13 @@ pub fn start(quota: i64, bounds: Bounds) -> Running {
 }
 
 pub fn start_with(decider: Counting, bounds: Bounds) -> Running {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    open(TcpListener::bind("127.0.0.1:0").expect("a port"), decider, bounds, None)
+}
+
+fn open(listener: TcpListener, decider: Counting, bounds: Bounds, tls: Option<Tls>) -> Running {
     let address = listener.local_addr().expect("an address");
     let behind = Behind::start();
-    let options = Options { python_socket: behind.socket.clone(), threads: 2, bounds };
+    let options = Options { python_socket: behind.socket.clone(), threads: 2, bounds, tls };
     let door = Door::open(vec![listener], options, Box::new(decider)).expect("a door");
     Running { door, address, behind }
 }
@@ -150,12 +156,14 @@ pub fn connect(address: SocketAddr) -> Client {
     stream.set_read_timeout(Some(WAIT)).expect("a timeout");
     stream.set_write_timeout(Some(WAIT)).expect("a timeout");
     stream.set_nodelay(true).expect("no delay");
-    Client { stream, unread: vec![] }
+    Client { stream, session: None, unread: vec![] }
 }
 
 /// A client that sends bytes, and reads responses.
 pub struct Client {
     pub stream: TcpStream,
+    /// Of one that speaks TLS.
+    pub session: Option<Box<ClientConnection>>,
     unread: Vec<u8>,
 }
 
@@ -179,7 +187,11 @@ impl Response {
 
 impl Client {
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
-        self.stream.write_all(bytes.as_ref()).expect("what is sent is taken");
+        match &mut self.session {
+            Some(session) => Stream::new(session.as_mut(), &mut self.stream).write_all(bytes.as_ref()),
+            None => self.stream.write_all(bytes.as_ref()),
+        }
+        .expect("what is sent is taken");
         self
     }
 
@@ -248,7 +260,7 @@ impl Client {
 
     fn more(&mut self) -> Option<()> {
         let mut bytes = [0; 16 << 10];
-        match self.stream.read(&mut bytes) {
+        match self.read(&mut bytes) {
             Ok(0) => None,
             Err(error) => {
                 eprintln!("a connection ends: {error}");
@@ -266,7 +278,7 @@ impl Client {
         if !self.unread.is_empty() {
             return false;
         }
-        match self.stream.read(&mut [0; 1]) {
+        match self.read(&mut [0; 1]) {
             Ok(count) => count == 0,
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => true,
             Err(error) => panic!("the connection neither ended nor went on: {error}"),

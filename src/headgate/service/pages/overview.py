@@ -37,22 +37,22 @@ pre { background: var(--soft); border-left: 3px solid var(--accent); padding: .8
 
 
 class Overview:
-    """The page of a service; `routes` gives what it answers."""
+    """The page of a service; `routes` gives what it answers, `scheme` is that of its address."""
 
-    def __init__(self, gate: AsyncGate, routes: Callable[[], Sequence[Route]]) -> None:
+    def __init__(self, gate: AsyncGate, routes: Callable[[], Sequence[Route]], scheme: str) -> None:
+        self._scheme = scheme
         self._gate = gate
         self._routes = routes
 
     def show(self, request: ServiceRequest, rest: str) -> ServiceResponse:
         """The page, with examples that ask the host by which it was reached."""
         host = dict(request.headers).get(b"host", b"127.0.0.1:8080").decode("latin-1")
-        return ServiceResponse(200, HTML, page(self._gate, host, self._routes()).encode())
+        return ServiceResponse(200, HTML, page(self._gate, f"{self._scheme}://{host}", self._routes()).encode())
 
 
-def page(gate: AsyncGate, host: str, routes: Sequence[Route]) -> str:
-    """The page of a service that is reached under this host."""
+def page(gate: AsyncGate, base: str, routes: Sequence[Route]) -> str:
+    """The page of a service that is reached under this URL."""
     policy = gate.policy
-    base = f"http://{host}"
     rows = "\n".join(_row(rule) for rule in policy.rules)
     paths = "\n".join(_path(route) for route in routes)
     exempt = ", ".join(f"<code>{escape(_match(conditions))}</code>" for conditions in policy.exempt) or "nothing"

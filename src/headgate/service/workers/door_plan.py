@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headgate import core
+from headgate.errors import ConfigError
 from headgate.observe.locked_folder import LockedFolder
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds, within_descriptors
+from headgate.service.workers.certificate import CertificateFiles, ServerCertificate
 from headgate.service.workers.front_door import PASSED_ON, FrontDoor
 from headgate.service.workers.port import Port
 from headgate.service.workers.public_port import PublicPort
@@ -33,12 +35,22 @@ class DoorPlan(NamedTuple):
     why_not: str = ""
     """Empty where none was asked for."""
 
+    certificate: ServerCertificate | None = None
+    """What it proves itself with; None serves without TLS."""
+
+    @property
+    def scheme(self) -> str:
+        """What the address of the service begins with."""
+        return "http" if self.certificate is None else "https"
+
     @property
     def told(self) -> str:
         """What is said of it when the service begins."""
         if not self.threads:
             return f", answered by Python: {self.why_not}" if self.why_not else ""
-        return f", a front door of {self.threads} thread{'s' if self.threads > 1 else ''}"
+        known = self.certificate is not None and self.certificate.files.client_ca is not None
+        more = ", for clients with a certificate" if known else ""
+        return f", a front door of {self.threads} thread{'s' if self.threads > 1 else ''}{more}"
 
     def within_descriptors(self, bounds: Bounds) -> Bounds:
         """The bounds, with no more connections than there are descriptors for; see `http.bounds`."""
@@ -47,8 +59,21 @@ class DoorPlan(NamedTuple):
         return within_descriptors(bounds, passed_on=PASSED_ON, beside=self.threads * _DESCRIPTORS_OF_THREAD)
 
 
-def plan_door(store: Store, threads: int) -> DoorPlan:
-    """What stands before each process that decides on a store, of so many threads if it can be; 0 is none."""
+def plan_door(store: Store, threads: int, tls: CertificateFiles | None) -> DoorPlan:
+    """What stands before each process that decides on a store, of so many threads if it can be; 0 is none.
+
+    Raises ConfigError for a certificate that cannot be used, and where there is no door that could use it.
+    """
+    plan = _plan(store, threads)
+    if tls is None:
+        return plan
+    if not plan.threads:
+        why = plan.why_not or "--threads 0 answers with Python alone"
+        raise ConfigError(f"--tls-certificate: TLS needs the front door, and there is none: {why}")
+    return plan._replace(certificate=ServerCertificate(tls))
+
+
+def _plan(store: Store, threads: int) -> DoorPlan:
     if threads == 0:
         return DoorPlan(0)
     if getattr(core.native, "Door", None) is None:
@@ -77,4 +102,7 @@ def port_of(
     """What answers on a listening socket, as planned."""
     if sockets is None:
         return PublicPort(service, listener, bounds)
-    return FrontDoor(service, listener, bounds, private_socket=sockets / str(worker), threads=plan.threads)
+    private_socket = sockets / str(worker)
+    return FrontDoor(
+        service, listener, bounds, private_socket=private_socket, threads=plan.threads, certificate=plan.certificate
+    )

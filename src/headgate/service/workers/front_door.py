@@ -20,6 +20,7 @@ from headgate.service.checks.check_batches import CheckBatches
 from headgate.service.checks.native_checks import native_checks
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.connections import Connections
+from headgate.service.workers.certificate import ServerCertificate
 from headgate.service.workers.port import FINISH_WITHIN_S, LOOK_EVERY_S, REFUSE_BEFORE_S
 from headgate.supervisor.listener import BACKLOG
 
@@ -43,7 +44,14 @@ class FrontDoor:
     _server: asyncio.AbstractServer
 
     def __init__(
-        self, service: Service, listener: socket.socket, bounds: Bounds, *, private_socket: Path, threads: int
+        self,
+        service: Service,
+        listener: socket.socket,
+        bounds: Bounds,
+        *,
+        private_socket: Path,
+        threads: int,
+        certificate: ServerCertificate | None = None,
     ) -> None:
         """`private_socket` is where Python is to listen for the door; whatever is there is replaced."""
         self.connections = Connections(service, _behind(bounds), from_door=True)
@@ -51,6 +59,9 @@ class FrontDoor:
         self._bounds = bounds
         self._socket = private_socket
         self._threads = threads
+        self._certificate = certificate
+        self._renewing = asyncio.Lock()
+        self._renewals: set[asyncio.Task[None]] = set()
         self._door: Any = None
         self._ends = False
         self._service = service
@@ -74,6 +85,7 @@ class FrontDoor:
             forwarded=-(-PASSED_ON // (2 * self._threads)),
             streams=_STREAMS,
             bounds=self._bounds,
+            tls=None if self._certificate is None else self._certificate.begin(),
         )
         self._listener.close()  # the door has it
         if self._batches is not None:
@@ -81,6 +93,7 @@ class FrontDoor:
         if self._ends:
             self._door.announce_end()
         self._service.gate.reloaded.append(self._swap)
+        self._service.gate.reloaded.append(self.reload)
         self._service.events.subscribed.append(self._swap)
         metrics = self._service.metrics
         metrics.before_shown.append(self._count)
@@ -93,6 +106,16 @@ class FrontDoor:
         if self._door is not None:
             self._door.announce_end()
 
+    def reload(self) -> None:
+        if self._certificate is not None and self._door is not None:
+            renewal = asyncio.get_running_loop().create_task(self._renew(self._certificate))
+            self._renewals.add(renewal)
+            renewal.add_done_callback(self._renewals.discard)
+
+    async def _renew(self, certificate: ServerCertificate) -> None:
+        async with self._renewing:
+            await certificate.renew(self._door.swap_tls)
+
     async def end(self, at_once: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FINISH_WITHIN_S
@@ -103,7 +126,7 @@ class FrontDoor:
                 self.connections.wait_in_line_no_longer()
             if not is_over and (at_once.is_set() or loop.time() > deadline):
                 is_over = True
-                *_, still_open, _, _ = self._door.figures()
+                *_, still_open, _, _, _ = self._door.figures()
                 log.error("%d connections have not ended in their time: they are cut off", still_open)
                 self._door.end(0)
             await asyncio.sleep(LOOK_EVERY_S)

@@ -31,6 +31,10 @@ class Port(Protocol):
         """Have every response be the last one of its connection from now on."""
         ...
 
+    def reload(self) -> None:
+        """Read again what the port proves itself with, if it does."""
+        ...
+
     async def end(self, at_once: asyncio.Event) -> None:
         """Close the port, finish what has begun in its time, and cut off the rest; `at_once` ends that time."""
         ...

@@ -43,7 +43,7 @@ def run(
         loop = asyncio.get_running_loop()
         shutdown = Shutdown(service, port.announce_end, drain_s, supervised=lifeline is not None)
         tasks = [asyncio.create_task(port.connections.maintain(heartbeat)), asyncio.create_task(watch.run())]
-        reload_when_told(watch.reload)
+        reload_when_told(reload)
         shutdown.handle_signals()
         if lifeline is not None:
             loop.add_reader(lifeline, abandoned, loop, lifeline, shutdown)
@@ -58,6 +58,10 @@ def run(
             for task in tasks:
                 task.cancel()
             await service.gate.close()
+
+    def reload() -> None:
+        watch.reload()
+        port.reload()
 
     def abandoned(loop: asyncio.AbstractEventLoop, lifeline: int, shutdown: Shutdown) -> None:
         loop.remove_reader(lifeline)

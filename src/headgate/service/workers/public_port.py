@@ -35,6 +35,9 @@ class PublicPort:
     def announce_end(self) -> None:
         self.connections.closing = True
 
+    def reload(self) -> None:
+        """It has nothing to read again: TLS needs the front door."""
+
     async def end(self, at_once: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         connections = self.connections

@@ -21,6 +21,7 @@ from headgate.policy.problems import PolicyError
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds
+from headgate.service.workers.certificate import CertificateFiles
 from headgate.service.workers.door_plan import DoorPlan, plan_door, port_of, sockets_of
 from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
 from headgate.service.workers.port import FINISH_WITHIN_S
@@ -52,16 +53,17 @@ def serve_workers(
     hang_s: float,
     bounds: Bounds,
     threads: int,
+    tls: CertificateFiles | None,
     announce: Callable[[str, str, str], None],
 ) -> bool:
     """Serve the policy of a text, which is that of the file now, in several processes until told to stop.
 
     Whether all of them ended well. `store` (a URL) stands in for the policy's own; where neither is, it is the
     zone of this user and namespace. A worker that hangs for `hang_s` seconds is replaced, with 0 never.
-    `threads` are those of the front door of each worker, see `plan_door`. `announce` gets the address, that zone's URL
-    ("" where a store was named) and words about the door, once all workers answer. Raises
-    before anything starts: PolicyError and ConfigError for what cannot be used, a store in the memory of each
-    process among it; OSError for files.
+    `threads` are those of the front door of each worker, and `tls` is what it proves itself with, see `plan_door`.
+    `announce` gets the address, that zone's URL ("" where a store was named) and words about the door, once all workers
+    answer. Raises before anything starts: PolicyError and ConfigError for what cannot be used, a store in the memory of
+    each process among it; OSError for files.
     """
     policy = policy_of(text, policy_file)
     zone = default_zone_url(policy.namespace) if store is None and not policy.names_store else ""
@@ -74,7 +76,7 @@ def serve_workers(
         )
     check_holds(policy, lambda limits: rescued(opened, opened.bind(limits), limits, None))
     check_fit(policy, opened)
-    plan = plan_door(opened, threads)
+    plan = plan_door(opened, threads, tls)
     bounds = plan.within_descriptors(bounds)
     listeners = listen_together(host, port, workers)
     folder = LockedFolder(METRICS)
@@ -83,7 +85,7 @@ def serve_workers(
         with sockets_of(plan) as sockets:
             doorway = _Doorway(plan, sockets, bounds)
             task = _WorkerTask(policy_file, text, policy, opened, doorway, own_store=store is None, drain_s=drain_s)
-            address = address_of(listeners[0])
+            address = address_of(listeners[0], plan.scheme)
             supervisor = Supervisor(
                 listeners,
                 lambda link: task.work(link, Sharing(folder.path, link.worker, supervisor.counts)),
@@ -132,7 +134,7 @@ class _WorkerTask:
     def work(self, link: SupervisorLink, sharing: Sharing) -> None:
         """Be one worker: build a gate and answer on the worker's socket until told to stop."""
         text, error, gate = self._begin()
-        service = Service(gate, sharing)
+        service = Service(gate, sharing, scheme=self._doorway.plan.scheme)
         if error is not None:
             service.events.publish(PolicyRefused(error))
             log.error("the policy is refused, the last good one stays:\n%s", error)

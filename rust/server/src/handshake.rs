@@ -1,0 +1,100 @@
+//! The handshake of TLS, on the terms of the head of a request: so long, so large, and no business of other clients.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+
+use crate::bounds::Bounds;
+use crate::connection::{Connection, Wish};
+use crate::transport::{Counted, Transport};
+use crate::waiting::{LINGER, Waits};
+
+/// Bytes that TLS takes before the socket does.
+const MOST_UNSENT: usize = 64 << 10;
+
+/// How a handshake has ended.
+pub enum Handshake {
+    Done(Transport),
+    /// The client has sent something else, or is not let in; it was told so.
+    Failed,
+    /// The client has gone, took too long or had to give way.
+    Ended,
+}
+
+/// Speak TLS with a client that has just connected.
+pub async fn shake_hands(
+    config: Arc<ServerConfig>,
+    stream: TcpStream,
+    connection: &Arc<Connection>,
+    bounds: &Bounds,
+) -> Handshake {
+    connection.waiting.expect(Waits::Request, Some(bounds.head));
+    let socket = Counted::new(stream, connection);
+    let mut accepting = TlsAcceptor::from(config)
+        .accept_with(socket, |session| session.set_buffer_limit(Some(MOST_UNSENT)))
+        .into_fallible();
+    loop {
+        let woken = pin!(connection.woken.notified());
+        let done = either(Pin::new(&mut accepting), woken).await;
+        match done {
+            Some(Ok(mut stream)) => {
+                stream.get_mut().0.is_read();
+                // Where the door closes, what the client asks may be behind its handshake: the next look closes it.
+                connection.is_done_with(Wish::Close);
+                return Handshake::Done(Transport::Tls(Box::new(stream)));
+            }
+            Some(Err((_, socket))) if !socket.has_unread() => return Handshake::Ended,
+            Some(Err((_, socket))) => {
+                linger(socket, connection).await;
+                return Handshake::Failed;
+            }
+            None if ends(connection) => return Handshake::Ended,
+            None => {}
+        }
+    }
+}
+
+/// Whether a handshake ends that has not come further; one that has begun is done before the door closes.
+fn ends(connection: &Connection) -> bool {
+    let is_over = connection.has(Wish::Expire) || connection.has(Wish::GiveWay) || connection.has(Wish::Abort);
+    is_over || (connection.has(Wish::Close) && connection.held() == 0)
+}
+
+/// Say that no more comes, and throw away what still does, so that the client reads why.
+async fn linger(mut socket: Counted, connection: &Connection) {
+    connection.waiting.expect(Waits::Leaving, Some(LINGER));
+    let mut thrown_away = [0; 1024];
+    let mut leaving = pin!(poll_fn(|cx| {
+        if ready!(Pin::new(&mut socket).poll_shutdown(cx)).is_err() {
+            return Poll::Ready(());
+        }
+        loop {
+            let mut buffer = ReadBuf::new(&mut thrown_away);
+            let read = ready!(Pin::new(&mut socket).poll_read(cx, &mut buffer));
+            if read.is_err() || buffer.filled().is_empty() {
+                return Poll::Ready(());
+            }
+            socket.is_read();
+        }
+    }));
+    while !connection.has(Wish::Abort) && !connection.has(Wish::GiveWay) {
+        if either(leaving.as_mut(), pin!(connection.woken.notified())).await.is_some() {
+            return;
+        }
+    }
+}
+
+/// What the first future gives, or None where the second comes before.
+async fn either<T>(mut one: Pin<&mut impl Future<Output = T>>, mut other: Pin<&mut impl Future>) -> Option<T> {
+    poll_fn(|cx: &mut Context<'_>| match one.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => other.as_mut().poll(cx).map(|_| None),
+    })
+    .await
+}
