@@ -66,7 +66,8 @@ def run(quick: bool) -> Section:
     if peer is not None:
         subjects["token-throttle"] = lambda: _peer_ns(peer, calls // 10)
     measured = in_turns(subjects, rounds)
-    measured |= in_turns(countings, rounds)  # apart: what comes after other work finds its vocabulary out of the caches
+    # Apart: what comes after other work finds its vocabulary out of the caches. Often: they differ by a few percent.
+    measured |= in_turns(countings, 5 * rounds)
     trips = _trips()
     ten, ours, hit = (
         measured[name].median_ns / 1000 for name in ("ten limits", "two limits, asyncio", "a hit of one limit")
@@ -91,8 +92,8 @@ def run(quick: bool) -> Section:
     targets = [
         Target(f"hold and settle under ten limits on memory in {MOST_US} us", f"{ten:.1f} us", ten <= MOST_US),
         Target("two round trips on Redis", f"{trips}", trips == 2),
-        Target("counts at least as fast as tiktoken", f"{counting:.2f} times its time", counting <= 1.05),
-        Target("counts messages at least as fast", f"{of_messages:.2f} times its time", of_messages <= 1.05),
+        Target("counts at least as fast as tiktoken", f"{counting:.2f} times its time", round(counting, 2) <= 1),
+        Target("counts messages at least as fast", f"{of_messages:.2f} times its time", round(of_messages, 2) <= 1),
     ]
     return Section(
         "Calls of language models",
