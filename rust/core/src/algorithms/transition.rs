@@ -433,7 +433,7 @@ fn coarse_time(unit_us: i64, now_us: i64) -> i64 {
 /// No clock reaches beyond `LARGEST`, so a longer time is told as that: 142 years.
 #[inline(always)]
 pub fn until_at(limit: &Limit, duration: i64, now: i64, now_us: i64) -> i64 {
-    if duration == 0 || limit.unit_us == 1 {
+    if limit.unit_us == 1 || duration == 0 {
         return duration.min(LARGEST);
     }
     let moment_us = (now + duration).saturating_mul(limit.unit_us);
