@@ -61,7 +61,9 @@ def is_plain(cost: object) -> bool:
     return type(cost) is int and cost >= 0
 
 
-def taken(gate: Gate, act: str, request: Request | Descriptor, cost: Any, ruleset: str, name: str | None) -> object:
+def taken(
+    gate: Gate, act: str, request: Request | Descriptor, cost: Any, ruleset: str, name: str | None, *, is_unused: bool
+) -> object:
     """What comes of a request that is held or acquired, as values that can be compared, and how it ends."""
     how: dict[str, Any] = {"timeout": 0} if act == "acquire" else {}
     if act != "acquire" or name is not None:
@@ -72,7 +74,7 @@ def taken(gate: Gate, act: str, request: Request | Descriptor, cost: Any, rulese
             return numbers(came)
         own = came.id if name is None else gate.id_of(request, name, cost, ruleset=ruleset)
         assert own == came.id or not came
-        end = came.commit(None if len(came.id) % 2 else 0).outcome if came else "refused"
+        end = came.commit(0 if is_unused else None).outcome if came else "refused"
     except HeadgateError as error:
         return type(error), str(error)
     return numbers(came.decision), came.repeated, end
@@ -84,6 +86,15 @@ def came(act: Any, request: Request | Descriptor, cost: Any, ruleset: str) -> ob
         return numbers(act(request, cost, ruleset=ruleset))
     except HeadgateError as error:
         return type(error), str(error)
+
+
+def assert_as_much_is_kept(one: Gate, other: Gate) -> None:
+    """Compare what their stores keep, where neither has found something expired: when it does is chance."""
+    own, others = one.stats(), other.stats()
+    is_told = not (own.expired or others.expired)
+    event("nothing was found expired" if is_told else "something was found expired")
+    if is_told:
+        assert (own.keys, own.holds) == (others.keys, others.holds)
 
 
 @given(
@@ -105,7 +116,7 @@ def test_both_gates_decide_alike_and_leave_the_same_state(
         for act in ("peek", "hit", "peek"):
             one, other = [came(getattr(gate, act), request, cost, ruleset) for gate in (native, python)]
             assert one == other, act
-    assert native.stats().keys == python.stats().keys
+    assert_as_much_is_kept(native, python)
 
 
 @given(policies(), st.lists(subjects(), min_size=1, max_size=8))
@@ -158,11 +169,11 @@ def test_both_gates_hold_and_acquire_alike(
     twin._decide_by(twin.resolver, None)
     for request, cost, ruleset, act, name, wait_us in history:
         clock.advance(wait_us)
-        one, other = [taken(gate, act, request, cost, ruleset, name) for gate in (native, python)]
+        is_unused = bool(wait_us % 2)
+        one, other = [taken(gate, act, request, cost, ruleset, name, is_unused=is_unused) for gate in (native, python)]
         assert one == other, act
         if not isinstance(twin.resolver.resolve(request, 1, ruleset)[0], Settled):
             assert native.id_of(request, "c", ruleset=ruleset) == twin.id_of(request, "c", ruleset=ruleset)
         left = [came(gate.peek, request, 1, ruleset) for gate in (native, python)]
         assert left[0] == left[1]
-    assert native.stats().keys == python.stats().keys
-    assert native.stats().holds == python.stats().holds
+    assert_as_much_is_kept(native, python)
