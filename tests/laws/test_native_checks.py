@@ -94,7 +94,9 @@ def check_alike(policy: Policy, history: list[Asked], kind: str) -> None:
         assert (one.status, one.body, list(one.headers)) == (other.status, other.body, list(other.headers))
         if one.body:
             assert one.content_type == other.content_type
-    assert door.service.gate.stats().keys == service.gate.stats().keys
+    one_kept, other_kept = door.service.gate.stats(), service.gate.stats()
+    if not (one_kept.expired or other_kept.expired):  # when a store finds something expired is chance
+        assert one_kept.keys == other_kept.keys
     assert door.decisions == decisions_of(service)
 
 
