@@ -79,6 +79,13 @@ def make_store(kind: str, **options: Any) -> Store:
     return MemoryStore(core=cast(Literal["native", "python"], kind), **options)
 
 
+def make_twins() -> tuple[MemoryStore, MemoryStore]:
+    """Two native stores that place every key in the same shard, as two stores with seeds of their own do not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headgate.stores.memory.os.urandom", bytes)
+        return MemoryStore(core="native"), MemoryStore(core="native")
+
+
 def make_zone(size: int = 1 << 20, **options: Any) -> SharedStore:
     """A shared store in a file that has no name any more: it goes with the store."""
     path = Path("/dev/shm") / f"headgate-test-{os.getpid()}-{uuid4().hex}"

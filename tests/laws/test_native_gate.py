@@ -19,7 +19,7 @@ from headgate.policy.request import Request
 from headgate.policy.resolver import Resolved, Settled
 from headgate.testing import ManualClock
 from policies import policies, subjects
-from subjects import START_US, make_store, numbers
+from subjects import START_US, make_twins, numbers
 
 pytestmark = pytest.mark.skipif(core.native is None, reason="the law compares the native core")
 COSTS: st.SearchStrategy[Any] = st.sampled_from(
@@ -31,7 +31,7 @@ RULESETS = st.sampled_from([ALL_RULES, ALL_RULES, "some"])
 
 def pair(policy: Policy, clock: ManualClock) -> tuple[Gate, Gate]:
     """A gate that decides natively, and one that does not, each with a store of its own."""
-    native, python = [Gate(policy, store=make_store("native"), clock=clock) for _ in range(2)]
+    native, python = [Gate(policy, store=store, clock=clock) for store in make_twins()]
     assert native._native is not None
     python._decide_by(python.resolver, None)
     return native, python

@@ -36,6 +36,9 @@ class StoreStats(NamedTuple):
     `passed_full` count new keys that met a full store: what was evicted for them, how many were refused,
     how many passed without being counted.
 
+    `holds` are the remembered holds: natively, a hold of several limits counts once for each shard of the store
+    that its keys fall in.
+
     Of settlements that could not reach a guarded store, `kept` are to be sent to it, `sent_later` were
     sent, and `lost` were given up.
     """
