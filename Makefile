@@ -7,7 +7,7 @@ OTHER_PYTHONS := 3.12 3.13
 PYTHONS := 3.11 $(OTHER_PYTHONS)
 EXTRA := dev
 
-.PHONY: help install serve serve-llm wheels test test-native test-python-ready test-pythons-ready test-python test-pythons check format fuzz mutants bench docs clean
+.PHONY: help install serve serve-llm wheels test test-native-ready test-native test-python-ready test-pythons-ready test-python test-pythons check format fuzz mutants bench docs clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,11 +42,16 @@ test-pythons-ready: install
 	@scripts/system-packages test
 	@scripts/other-pythons $(OTHER_PYTHONS)
 
+# They run once: to optimize each of their programs as a whole takes longer than it saves.
+TEST_NATIVE = CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_TARGET_DIR=rust/target/tests \
+    cargo test --quiet --release --manifest-path rust/Cargo.toml \
+    $(addprefix --package headgate-,core logs policy answers server checks redis)
+
+test-native-ready: install
+	@if command -v cargo >/dev/null; then $(TEST_NATIVE) --no-run; fi
+
 test-native: install
-	@# They run once: to optimize each of their programs as a whole takes longer than it saves.
-	@if command -v cargo >/dev/null; then \
-	    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_TARGET_DIR=rust/target/tests \
-	    cargo test --quiet --release --manifest-path rust/Cargo.toml --package headgate-core --package headgate-logs --package headgate-policy --package headgate-answers --package headgate-server --package headgate-checks --package headgate-redis; \
+	@if command -v cargo >/dev/null; then $(TEST_NATIVE); \
 	else echo "no Rust toolchain: the native core's own tests are left out"; fi
 
 test-python: test-python-ready
