@@ -92,4 +92,5 @@ def show(console: Console, section: Section) -> None:
     console.print()
 
 
-main()
+if __name__ == "__main__":
+    main()
