@@ -245,6 +245,34 @@ def test_the_larger_of_both_names_of_the_most_output_counts_times_the_answers() 
     assert gate.reserve("m", user="u1", max_tokens=None).most_output == 16_384
 
 
+@pytest.mark.parametrize(
+    ("dialect", "fields", "most"),
+    [
+        ("chat", {"max_output_tokens": 1}, 16_384),
+        ("chat", {"max_output_tokens": 900, "max_completion_tokens": 7, "n": 2}, 14),
+        ("completions", {"max_completion_tokens": 1}, 16_384),
+        ("responses", {"max_tokens": 1}, 16_384),
+        ("responses", {"max_tokens": 1, "max_output_tokens": 9}, 9),
+        ("messages", {"max_completion_tokens": 1}, 16_384),
+        ("embeddings", {"input": "hello"}, 0),
+        ("embeddings", {"input": "hello", "n": 2, "max_tokens": 9}, 0),
+    ],
+)
+def test_what_a_dialect_does_not_have_bounds_no_output(dialect: str, fields: dict[str, Any], most: int) -> None:
+    assert gate_of(hold="max").reserve("m", user="u1", dialect=dialect, **fields).most_output == most
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answers"),
+    [("one", 1), (["one"], 1), (["one", "two", "three"], 3), ([1, 2, 3], 1), ([[1, 2], [3]], 2), ([], 1), ({}, 1)],
+)
+@pytest.mark.parametrize("dialect", ["completions", ""])
+def test_each_prompt_of_a_completion_is_answered(prompt: Any, answers: int, dialect: str) -> None:
+    gate = gate_of(hold="max")
+    assert gate.reserve("m", user="u1", dialect=dialect, prompt=prompt, max_tokens=100).most_output == 100 * answers
+    assert gate.reserve("m", user="u2", prompt=prompt, max_tokens=10, n=4, best_of=5).most_output == 50 * answers
+
+
 def test_messages_are_counted_and_what_is_hidden_is_held_on_top() -> None:
     gate = gate_of(unknown_price="free", hidden_input=5000)
     seen = gate.reserve("gpt-5", user="u1", messages=[{"role": "user", "content": "hello"}])

@@ -178,7 +178,8 @@ async def exchanged(
         gate=gate, pool=ProviderPool((PROVIDER,)), upstream=upstream, metrics=ProxyMetrics(None),
         reading_on=ReadingOn(0, 0.0),
     )  # fmt: skip
-    raw = json.dumps({"model": "m", "max_tokens": TOKENS_HELD, "messages": [], **body}).encode()
+    bound = {"max_tokens": TOKENS_HELD, "max_output_tokens": TOKENS_HELD}  # in every dialect
+    raw = json.dumps({"model": "m", **bound, "messages": [], **body}).encode()
     request: Any = None
     who: Any = client
     exchange = Exchange(

@@ -240,8 +240,9 @@ class LlmGate(_LlmGate, Around):
         `key`, `user`, `team`, `organisation` and `tier` say who calls. `body` is what is sent to the provider, and
         `fields` are fields of it (`messages=...`, `max_tokens=...`); its `model` counts where none is given. With
         `processing="batch"` it is a call of a batch, settled at its price; `dialect` is the name of the body's
-        (`"chat"`, `"responses"`, `"messages"`), which says what bounds its searches of the web. Its input is counted,
-        unless `input_tokens` are given. `id` is a name for the hold within the key of the first rule that applies.
+        (`"chat"`, `"completions"`, `"responses"`, `"embeddings"`, `"messages"`), which says what bounds its output and
+        its searches of the web. Its input is counted, unless `input_tokens` are given. `id` is a name for the hold
+        within the key of the first rule that applies.
         `request` is the HTTP request that it came in, for rules by path, header or address. Where rules have a `wait`,
         it stands in line.
         Raises ArgumentError for a body that no provider takes, UnknownPriceError.

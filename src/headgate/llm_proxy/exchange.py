@@ -32,9 +32,6 @@ from headgate.llm_proxy.stream_relay import StreamRelay
 from headgate.llm_proxy.upstream import Lost, NotReached
 from headgate.policy.subject import Subject
 
-_NO_OUTPUT: dict[str, Any] = {"max_tokens": 0}
-"""Embeddings are no output of tokens."""
-
 _MOST_WHOLE_BYTES = 64 * 1024 * 1024
 _MOST_ERROR_BYTES = 1024 * 1024
 _THREAD_BYTES = 256 * 1024
@@ -110,7 +107,6 @@ class Exchange:
             call = await self._parts.gate.reserve(
                 body.model, key=key, user=user, team=team, organisation=organisation, tier=tier,
                 body=body.told, dialect=self._dialect.name, input_tokens=self._counted, request=self._request,
-                **(_NO_OUTPUT if self._dialect.name == "embeddings" else {}),
             )  # fmt: skip
         except UnknownPriceError as error:
             await self._invalid(Problem.UNKNOWN_PRICE, str(error))
