@@ -193,7 +193,24 @@ def test_the_operators_prices_win() -> None:
     assert book.dearest("gpt-5", NOON, timedelta(1)) == price
     free = book.price("mine", NOON)
     assert free is not None and free.cost(Usage(10**9, 1)) == 1, "rounded up, twice"
-    assert book.price("GPT-5", NOON) != price, "names are the provider's, letter by letter"
+
+
+@pytest.mark.parametrize("name", ["GPT-5", "openai/gpt-5", "Azure/GPT-5"])
+def test_the_operators_prices_win_under_any_name_that_rules_match(name: str) -> None:
+    book = PriceBook({"Gpt-5": {"input": "100", "output": "100"}, "router/GPT-5": {"input": "7", "output": "7"}})
+    price = book.price(name, NOON)
+    assert price is not None and price.version == "own" and price.cost(Usage(1000, 0)) == 100_000_000
+    assert book.dearest(name, NOON, timedelta(1)) == price
+    routed, dated = book.price("ROUTER/gpt-5", NOON), book.price("gpt-5-2025-08-07", NOON)
+    assert routed is not None and routed.cost(Usage(1000, 0)) == 7_000_000, "the whole name comes first"
+    assert dated is not None and dated.version != "own", "a version is another model"
+
+
+def test_an_operators_price_of_the_very_name_comes_first() -> None:
+    book = PriceBook({"m": {"input": "1", "output": "1"}, "M": {"input": "2", "output": "2"}})
+    assert [book.price(name, NOON) for name in ("m", "M")] == [
+        PriceBook({"a": {"input": each, "output": each}}).price("a", NOON) for each in ("1", "2")
+    ]
 
 
 @pytest.mark.parametrize(
