@@ -17,7 +17,7 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import ConfigError
+from headgate.errors import ArgumentError, ConfigError
 from headgate.llm import inputs, tokens, vocabularies
 from headgate.llm.inputs import InputCount, count_input, count_input_async
 from headgate.llm.model_table import find, own_name
@@ -338,9 +338,27 @@ def test_no_body_is_an_error(body: dict[str, Any]) -> None:
 
 def test_a_body_that_is_nested_deeply_is_counted() -> None:
     deep: Any = "word " * 50
-    for _ in range(5_000):
+    for _ in range(100):
         deep = [{"type": "tool_result", "content": deep}]
-    assert count_input({"messages": deep}, "gpt-5").tokens > 0
+    assert count_input({"messages": deep}, "gpt-5").tokens > 50
+
+
+def nested(told: Any, levels: int) -> Any:
+    for _ in range(levels):
+        told = [told]
+    return told
+
+
+@pytest.mark.parametrize("field", ["input", "tools", "messages", "text"])
+def test_what_is_nested_too_deeply_to_be_read_is_refused_and_never_free(field: str) -> None:
+    text = "word " * 500
+    assert count_input({field: nested(text, 100)}, "gpt-5").tokens >= 500
+    with pytest.raises(ArgumentError, match="nested too deeply"):
+        count_input({field: nested(text, 100_000)}, "gpt-5")
+    circle: list[Any] = [text]
+    circle.append(circle)
+    with pytest.raises(ArgumentError, match="or in itself"):
+        count_input({field: [{"zzz": circle}]}, "gpt-5")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from headgate.errors import ArgumentError
 from headgate.llm.model_table import find
 from headgate.llm.tokens import count_text, is_loaded
 
@@ -48,7 +49,10 @@ class InputCount(NamedTuple):
 
 
 def count_input(body: Mapping[str, Any], model: str) -> InputCount:
-    """The tokens of a call's body, of chat completions, completions, responses, embeddings or messages."""
+    """The tokens of a call's body, of chat completions, completions, responses, embeddings or messages.
+
+    Raises ArgumentError for one that is nested too deeply to be read.
+    """
     counting = _Counting(model)
     counting.tokens += _REPLY if "messages" in body else 0
     counting.hidden = sum(body.get(name) is not None for name in _HIDING)
@@ -128,6 +132,9 @@ class _Counting:
         elif isinstance(told, list | tuple):
             numbers = sum(isinstance(each, int) for each in told)
             self.tokens += numbers
+            if depth > _DEEPEST:
+                self._add_text(_json(told))
+                return
             for each in told if numbers < len(told) else []:
                 self.add(each, depth + 1)
         elif isinstance(told, Mapping):
@@ -174,8 +181,10 @@ def _is_text(told: Any) -> bool:
 def _json(told: Any) -> str:
     try:
         return json.dumps(told, ensure_ascii=False, separators=(",", ":"), default=str)
-    except (ValueError, RecursionError):
-        return str(type(told))
+    except (ValueError, RecursionError):  # no provider takes it, and nothing is free by accident
+        raise ArgumentError(
+            "the body of a call is nested too deeply, or in itself: its tokens cannot be counted"
+        ) from None
 
 
 def _shown_text(told: Mapping[str, Any]) -> str:
