@@ -225,6 +225,34 @@ def test_a_stream_without_usage_leaves_the_text_to_be_counted() -> None:
     assert usage.text == 'get{"a":so1} old' and usage.usage is None and usage.has_ended and not usage.is_final
 
 
+@pytest.mark.parametrize(
+    ("delta", "text"),
+    [
+        ({"function_call": {"name": "get", "arguments": "{}"}}, "get{}"),
+        ({"tool_calls": [{"type": "custom", "custom": {"name": "sql", "input": "SELECT"}}]}, "sqlSELECT"),
+        ({"audio": {"id": "a1", "data": "UklGRg==", "transcript": "Good day"}}, "Good day"),
+        ({"content": [{"type": "text", "text": "Hi"}, {"type": "thinking", "thinking": [{"text": "so"}]}]}, "Hiso"),
+        ({"content": [{"type": "thinking", "thinking": "so"}, 7, None]}, "so"),
+    ],
+)
+def test_whatever_a_chunk_makes_is_counted(delta: dict[str, Any], text: str) -> None:
+    usage, _ = read(stream({"choices": [{"index": 0, "delta": delta}]}))
+    assert usage.text == text
+
+
+def test_usage_in_each_chunk_is_the_truth_once_no_choice_goes_on() -> None:
+    def told(index: int, made: int, end: str | None) -> dict[str, Any]:
+        choice = {"index": index, "delta": {"content": "x"}, "finish_reason": end}
+        return {"choices": [choice], "usage": {"prompt_tokens": 10, "completion_tokens": made}}
+
+    usage = StreamUsage()
+    usage.read(told(0, 1, "stop"))
+    usage.read(told(1, 2, None))
+    assert usage.usage == Usage(10, 2) and not usage.is_final, "a client that leaves here has not seen the end"
+    usage.read(told(1, 3, "stop"))
+    assert usage.usage == Usage(10, 3) and usage.is_final
+
+
 @pytest.mark.parametrize("end", ["response.completed", "response.incomplete", "response.failed"])
 def test_a_stream_of_responses_tells_usage_at_its_end_however_it_ends(end: str) -> None:
     usage, _ = read(
