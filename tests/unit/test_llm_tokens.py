@@ -343,6 +343,28 @@ def test_a_body_that_is_nested_deeply_is_counted() -> None:
     assert count_input({"messages": deep}, "gpt-5").tokens > 50
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"type": "text", "media_type": "text/plain", "data": "word " * 50_000},
+        {"type": "content", "content": [{"type": "text", "text": "word " * 50_000}]},
+    ],
+)
+def test_a_document_whose_text_the_body_shows_is_counted_and_hides_nothing(source: dict[str, Any]) -> None:
+    part = {"type": "document", "source": source, "title": "Words", "cache_control": {"type": "ephemeral"}}
+    counted = count_input({"messages": [{"role": "user", "content": [part]}]}, "gpt-5")
+    assert 50_000 <= counted.tokens < 50_020 and not counted.hides
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{"type": "base64", "data": "UERG"}, {"type": "file", "file_id": "f"}, {"type": []}, {"type": "text"}, None],
+)
+def test_a_document_that_is_a_file_is_hidden(source: Any) -> None:
+    part = {"type": "document", "source": source}
+    assert count_input({"messages": [{"role": "user", "content": [part]}]}, "gpt-5").hidden == 1
+
+
 def nested(told: Any, levels: int) -> Any:
     for _ in range(levels):
         told = [told]

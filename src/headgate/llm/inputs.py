@@ -14,12 +14,16 @@ from typing import Any, NamedTuple
 from headgate.errors import ArgumentError
 from headgate.llm.model_table import find
 from headgate.llm.tokens import count_text, is_loaded
+from headgate.llm.usage import field_of
 
 _EACH_MESSAGE, _REPLY, _EACH_TOOL = 3, 3, 8
 """What a chat format adds: around each message, before the reply, around each tool."""
 
 _HIDING = ("previous_response_id", "conversation", "prompt_id")
 _HIDDEN_PARTS = ("file", "input_file", "document", "item_reference", "input_audio", "video_url", "container_upload")
+_SHOWN_SOURCES = {"text": "data", "content": "content"}
+"""Sources of documents that a body shows, and where."""
+
 _IMAGES = ("image_url", "input_image", "image")
 _TEXTS = ("system", "instructions", "input", "prompt", "suffix")
 _READ = frozenset({"content", "output", "tool_calls", "text", "thinking", "refusal", "name", "role"})
@@ -156,6 +160,9 @@ class _Counting:
             self.is_estimated = True
             self.tokens += find("images", self._model)
             self._add_text(_shown_text(told))
+        elif kind == "document" and (shown := _shown_document(told)) is not None:
+            for text in shown:
+                self.add(text, depth + 1)
         elif kind in _HIDDEN_PARTS:
             self.hidden += 1
             self._add_text(_shown_text(told))
@@ -185,6 +192,15 @@ def _json(told: Any) -> str:
         raise ArgumentError(
             "the body of a call is nested too deeply, or in itself: its tokens cannot be counted"
         ) from None
+
+
+def _shown_document(told: Mapping[str, Any]) -> list[Any] | None:
+    """What a document of Anthropic's messages says, whose source is a text or parts; None for one that is a file."""
+    source = told.get("source")
+    kind = source.get("type") if isinstance(source, Mapping) else None
+    field = _SHOWN_SOURCES.get(kind) if isinstance(kind, str) else None
+    shown = None if field is None else field_of(source, field)
+    return None if shown is None else [told.get("title"), told.get("context"), shown]
 
 
 def _shown_text(told: Mapping[str, Any]) -> str:
