@@ -29,7 +29,10 @@ LONGEST_MODEL = 200
 """Letters of a model's name; no longer one is looked up."""
 
 _MOST_REMEMBERED = 1_000
-_OWN = ("input", "output", "cache_read", "cache_write", "cache_write_hour", "reasoning", "web_searches", "request")
+_OWN = (
+    "input", "output", "cache_read", "cache_write", "cache_write_hour", "reasoning",
+    "audio_input", "audio_output", "image_output", "web_searches", "request",
+)  # fmt: skip
 
 _MAKERS = ("openai", "anthropic", "google", "mistral", "cohere", "x-ai", "deepseek")
 """Who are asked for a model of a name that tells no provider."""
@@ -39,10 +42,10 @@ class PriceBook:
     """Prices by the names of models.
 
     `own` are the operator's, in dollars for a million tokens: `{"my-model": {"input": "0.5", "output": "2"}}`, with any
-    of `cache_read`, `cache_write`, `cache_write_hour` and `reasoning`, `web_searches` for a thousand (35, the highest
-    of any provider, where that is not told) and `request` for each. `"my-model speed=fast"` has the price of these
-    terms; `"my-model"` that of all others. Names match as in rules: in any letters, and with a provider's before them.
-    Raises ConfigError for what is no price.
+    of `cache_read`, `cache_write`, `cache_write_hour`, `reasoning`, `audio_input`, `audio_output` and `image_output`,
+    `web_searches` for a thousand (35, the highest of any provider, where that is not told) and `request` for each.
+    `"my-model speed=fast"` has the price of these terms; `"my-model"` that of all others. Names match as in rules: in
+    any letters, and with a provider's before them. Raises ConfigError for what is no price.
     """
 
     def __init__(self, own: Mapping[str, Mapping[str, object]] | None = None) -> None:
