@@ -459,6 +459,22 @@ def test_an_answer_that_json_cannot_say_fails_its_job() -> None:
     run(main())
 
 
+def test_an_answer_that_was_cut_within_a_character_is_kept() -> None:
+    cut = answer_of(5, choices=[{"message": {"content": "\ud83d"}, "finish_reason": "length"}])
+
+    async def ask(job: QueuedCall, call: Any) -> dict[str, Any]:
+        return cut
+
+    async def main() -> None:
+        queue, gate, _ = of()
+        job = await queue.submit(body(40), user="ann")
+        [done] = await serve(queue, ask, [job.id])
+        assert (done.state, done.answer, done.tokens) == ("done", cut, 5)
+        assert await left(gate) == 10**9 - 5
+
+    run(main())
+
+
 def test_a_worker_that_is_stopped_gives_its_jobs_back_and_their_holds_stay() -> None:
     async def main() -> None:
         queue, gate, _ = of()

@@ -89,7 +89,7 @@ class Attempt:
             if self._why:
                 self._handler.cancel()
             answer = await self._handler
-            written = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), default=_as_mapping).encode()
+            written = _written(answer)
         except asyncio.CancelledError:
             await self._stopped()
             return
@@ -191,6 +191,12 @@ def body_of(taken: Taken) -> dict[str, Any]:
     """The body that is to be sent."""
     body: dict[str, Any] = json.loads(taken.body)
     return body
+
+
+def _written(answer: Any) -> bytes:
+    """An answer as JSON. One that was cut may end in the middle of a pair of surrogates."""
+    text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), default=_as_mapping)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _as_mapping(told: Any) -> Any:
