@@ -90,8 +90,12 @@ class Attempt:
                 self._handler.cancel()
             answer = await self._handler
             written = _written(answer)
-        except asyncio.CancelledError:
-            await self._stopped()
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if self._why or (task is not None and task.cancelling()):
+                await self._stopped()
+            else:  # nobody stopped it: what its handler waits for was cancelled, and would be again
+                await self._failed(failure_of(error))
             return
         except Exception as error:
             await self._failed(failure_of(error))
