@@ -289,6 +289,24 @@ def test_messages_are_counted_and_what_is_hidden_is_held_on_top() -> None:
         several.cancel()
 
 
+def test_a_call_in_the_background_holds_all_that_it_may_make_as_its_usage_is_told_elsewhere() -> None:
+    rules = [{"name": "user", "by": ["user"], "limits": LIMITS, "hold": hold} for hold in ("expected", "slices")]
+    for rule in rules:
+        gate = gate_of(rule)
+        call = gate.reserve("m", user="u1", dialect="responses", input="hi", max_output_tokens=9_000, background=True)
+        assert call.held.output == 9_000
+        call.settle({"object": "response", "status": "queued", "usage": None})
+        assert left(gate)["user.tokens.minute"] < 90_000 - 9_000
+        assert gate.reserve("m", user="u2", input="hi", max_output_tokens=9_000, background=False).held.output <= 1_000
+
+
+def test_a_prompt_that_is_stored_at_the_provider_is_hidden() -> None:
+    gate = gate_of(hidden_input=5000)
+    told = {"id": "pmpt_1", "version": "2", "variables": {"city": "Bern"}}
+    call = gate.reserve("m", user="u1", dialect="responses", input="hi", prompt=told, max_output_tokens=5)
+    assert 5_000 < call.held.input < 5_030 and call.most_output == 5
+
+
 def test_a_usage_of_no_tokens_is_none_where_some_were_sent() -> None:
     nothing = {"prompt_tokens": 0, "completion_tokens": 0}
     gate = gate_of(hold="max")

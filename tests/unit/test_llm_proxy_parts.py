@@ -114,8 +114,8 @@ def test_without_a_file_in_memory_a_temporary_one_is_used(
     good._file.close()
 
 
-@pytest.mark.parametrize("name", ["Web_Search_Options", "MAX_TOOL_CALLS", "Tools"])
-def test_fields_of_searches_in_other_letters_are_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["Web_Search_Options", "MAX_TOOL_CALLS", "Tools", "Background"])
+def test_fields_that_decide_in_other_letters_are_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match=f"write '{name.lower()}'"):
         read_body(json.dumps({"model": "m", name: 0}).encode(), CHAT)
 

@@ -34,6 +34,10 @@ from headgate.policy.subject import Subject
 from headgate.stores.guard.fallback import Choice
 from headgate.stores.protocol import Store
 
+_TOLD_NEVER = "background"
+"""What a body of responses has that is answered before it is done: what it made is asked for elsewhere, so all that it
+may make is held."""
+
 PolicySource = Policy | Mapping[str, Any] | str | FilePath
 
 
@@ -145,7 +149,7 @@ class _LlmGate:
         plan = known.plan
         most = size.most
         made: tuple[int, ...] = (most,)
-        if not plan.holds_most:
+        if not plan.holds_most and not fields.get(_TOLD_NEVER):
             settings = calls.settings
             made = tuple([most if mode == "max" else self._output(mode, known, most, settings) for mode in plan.modes])
         at_us = self._now_us()

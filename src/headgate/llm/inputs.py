@@ -20,6 +20,9 @@ _EACH_MESSAGE, _REPLY, _EACH_TOOL = 3, 3, 8
 """What a chat format adds: around each message, before the reply, around each tool."""
 
 _HIDING = ("previous_response_id", "conversation", "prompt_id")
+_STORED_PROMPT = "prompt"
+"""Of responses: a prompt that is stored at the provider, by its id. In completions it is a text."""
+
 _HIDDEN_PARTS = ("file", "input_file", "document", "item_reference", "input_audio", "video_url", "container_upload")
 _SHOWN_SOURCES = {"text": "data", "content": "content"}
 """Sources of documents that a body shows, and where."""
@@ -60,6 +63,7 @@ def count_input(body: Mapping[str, Any], model: str) -> InputCount:
     counting = _Counting(model)
     counting.tokens += _REPLY if "messages" in body else 0
     counting.hidden = sum(body.get(name) is not None for name in _HIDING)
+    counting.hidden += isinstance(body.get(_STORED_PROMPT), Mapping)
     messages = body.get("messages")
     if not isinstance(messages, list | tuple):
         counting.add_schema(messages)  # no provider takes it, and nothing is free by accident
