@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -251,6 +252,47 @@ def test_a_refusal_of_the_provider_is_passed_on_and_only_the_request_counts(
         assert answer.headers["retry-after-ms"] == "1"
         [entry] = proxy.settled()
         assert (entry.mode, entry.usage, entry.cost) == ("failed", None, 0)
+
+
+@pytest.mark.parametrize(
+    ("waits", "passed"),
+    [
+        ((("retry-after", "20"),), None),
+        ((("retry-after", "1209600"),), "false"),
+        ((("retry-after-ms", "90000"), ("x-should-retry", "true")), "false"),
+    ],
+)
+def test_no_client_sleeps_for_long_since_a_provider_says_so(
+    provider: Provider, tmp_path: Path, waits: tuple[tuple[str, str], ...], passed: str | None
+) -> None:
+    provider.behave("m", status=429, headers=waits)
+    with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy:
+        answer = HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"])
+        assert answer.status_code == 429 and answer.headers.get("x-should-retry") == passed
+        assert answer.headers[waits[0][0]] == waits[0][1]
+    if passed:
+        with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy, anthropic_of(proxy.url, max_retries=2) as client:
+            started = time.monotonic()
+            with pytest.raises(anthropic.RateLimitError):
+                client.messages.create(model="m", max_tokens=9, messages=MESSAGES)
+            assert time.monotonic() - started < 20
+
+
+def test_a_provider_that_does_not_take_the_proxys_key_is_followed_by_the_next_and_told_as_no_key_of_the_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_provider() as locked, running_provider() as other:
+        locked.behave("", status=401)
+        with running_proxy(tmp_path, WIDE, [at(locked, "locked"), at(other, "other")]) as proxy:
+            with openai_of(proxy.url) as client:
+                assert client.chat.completions.create(model="m", messages=MESSAGES).choices
+            assert "the provider locked refuses the key" in caplog.text
+            other.behave("", status=401)
+            for path, body in (*BODIES.items(), ("/v1/messages/count_tokens", {"model": "m", "messages": MESSAGES})):
+                answer = HTTP.post(proxy.url + path, json=body)
+                assert answer.status_code == 502 and answer.headers["x-should-retry"] == "false"
+                assert "The provider does not take the key" in answer.text and "the provider refuses" not in answer.text
+            assert [entry.mode for entry in proxy.settled(4)] == ["failed"] * 4
 
 
 def test_providers_are_tried_in_their_order_and_one_that_refused_is_left_alone(tmp_path: Path) -> None:
