@@ -477,7 +477,24 @@ def test_a_reload_keeps_what_was_used_and_a_policy_of_another_kind_is_refused() 
         gate.reload(policy(prices={"m": {"input": "1"}}))
     gate.reload(policy(prices={"m": {"input": "2", "output": "10"}}, hold="max"))
     call.settle_usage(Usage(1000, 0))
-    assert left(gate)["user.usd.day"] == 2_000_000_000 - 2_000_000  # by the price in force when it is settled
+    assert left(gate)["user.usd.day"] == 2_000_000_000 - 1_000_000  # by the price at its admission
+    call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
+    call.settle_usage(Usage(1000, 0))
+    assert left(gate)["user.usd.day"] == 2_000_000_000 - 3_000_000
+
+
+@pytest.mark.parametrize("asked", [{}, {"models": ["m"]}, {"service_tier": "flex"}, {"models": ["m", "large"]}])
+def test_prices_that_change_in_the_middle_pass_no_budget_that_holds_the_most(asked: dict[str, Any]) -> None:
+    rule = {"name": "user", "by": ["user"], "limits": "1.5 usd/day in UTC"}
+    prices = dict.fromkeys(("m", "large", "m service_tier=flex"), PRICES["m"])
+    gate = gate_of(rule, hold="max", prices=prices)
+    calls = [gate.reserve("m", user="u1", input_tokens=100_000, max_tokens=90_000, **asked) for _ in range(2)]
+    assert [bool(call) for call in calls] == [True, False]
+    gate.reload(policy(rule, prices={name: {"input": "100", "output": "1000"} for name in prices}, hold="max"))
+    usage = {"prompt_tokens": 20_000, "completion_tokens": 90_000}
+    calls[0].settle({"model": "large" if asked else "m", "service_tier": asked.get("service_tier"), "usage": usage})
+    [limit] = gate.reserve("m", user="u1", input_tokens=0, max_tokens=0).decision.limits
+    assert limit.limit - limit.remaining == 920_000_000, "by the price of its admission"
 
 
 def test_calls_of_one_name_are_held_once() -> None:

@@ -186,11 +186,9 @@ class CallBase:
         """What counts of it, and what goes into the books. Notes what is learned."""
         plan, cost = self._known.plan, 0
         price = (
-            true_price(
-                self._known, self._size, self._told, self._by_model, self.admitted_us, self._price, self._parts.prices
-            )
+            true_price(self._known, self._size, self._told, self._by_model, self.admitted_us, self._price)
             if self._told or self._size.terms or self._size.others
-            else self._known.price(self.admitted_us, (), self._parts.prices) or self._price
+            else self._known.price(self.admitted_us, ()) or self._price
         )
         amounts: Counted = None
         if usage is not None and mode == "exact":
