@@ -463,6 +463,19 @@ def test_a_stream_is_cut_cleanly_at_the_end_of_its_budget(provider: Provider, tm
         wait_until(lambda: provider.left > 0)
 
 
+def test_a_stream_that_comes_all_at_once_passes_its_budget_by_what_had_come_alone(
+    provider: Provider, tmp_path: Path
+) -> None:
+    provider.behave("m", words=("word ",) * 3000)
+    rules = [{"name": "tokens", "by": ["model"], "limits": "300 tokens/hour", "hold": "slices"}]
+    body = {**BODIES["/v1/chat/completions"], "stream": True, "max_tokens": 5000}
+    with running_proxy(tmp_path, rules, [at(provider)], llm={"slice": 16, "at_end": "cut"}) as proxy:
+        answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=body)
+        [entry] = proxy.settled()
+    assert answer.text.count('"word "') < 2000 and '"finish_reason":"length"' in answer.text
+    assert entry.usage is not None and entry.held_output > 200 and entry.mode == "at least"
+
+
 @pytest.mark.parametrize("family", ["openai", "anthropic"])
 @pytest.mark.parametrize(
     "raw",

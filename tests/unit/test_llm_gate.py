@@ -385,6 +385,30 @@ def test_slices_are_held_as_a_stream_goes_on_and_cut_at_the_end_of_the_budget() 
     assert not gate.reserve("m", user="u1", input_tokens=5, max_tokens=50)
 
 
+def test_as_many_slices_are_held_as_a_large_event_needs() -> None:
+    def large() -> Iterator[dict[str, Any]]:
+        for _ in range(40):
+            yield {"choices": [{"delta": {"content": " word" * 30}}]}
+
+    gate = gate_of(SLICED, slice=4)
+    with gate.call("m", user="u1", input_tokens=5, max_tokens=5000) as call:
+        passed = len(list(call.stream(large())))
+    assert call.was_cut and 2 <= passed <= 4, "it falls behind by no event"
+
+    async def main() -> int:
+        async def slowly() -> AsyncIterator[dict[str, Any]]:
+            for told in large():
+                yield told
+
+        async with (
+            AsyncLlmGate(policy(SLICED, slice=4), clock=ManualClock()) as other,
+            other.call("m", user="u1", input_tokens=5, max_tokens=5000) as call,
+        ):
+            return len([told async for told in call.stream(slowly())])
+
+    assert asyncio.run(main()) == passed
+
+
 def test_slices_go_into_debt_where_the_rule_says_so() -> None:
     gate = gate_of({**SLICED, "at_end": "debt"}, slice=20)
     with gate.call("m", user="u1", input_tokens=5, max_tokens=5000) as call:

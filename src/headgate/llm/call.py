@@ -82,9 +82,10 @@ class Call(CallBase):
             for told in stream:
                 reading.read(told)
                 yield told
-                if reading.needs_more and not self.hold_more(reading):
-                    close(stream)
-                    return
+                while reading.needs_more:
+                    if not self.hold_more(reading):
+                        close(stream)
+                        return
         finally:
             self.settle_stream(reading.usage)
 
@@ -168,9 +169,10 @@ class AsyncCall(CallBase):
             async for told in stream:
                 reading.read(told)
                 yield told
-                if reading.needs_more and not await self.hold_more(reading):
-                    await close_async(stream)
-                    return
+                while reading.needs_more:
+                    if not await self.hold_more(reading):
+                        await close_async(stream)
+                        return
         finally:
             await self.settle_stream(reading.usage)
 
