@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headgate import MemoryStore, RateLimited, Request
+from headgate import Decision, MemoryStore, RateLimited, Request
 from headgate.errors import ArgumentError, ConfigError
-from headgate.llm import AsyncLlmGate, Call, Entry, LlmGate, SoftLimit, UnknownPriceError, Usage
+from headgate.llm import AsyncLlmGate, Call, Entry, LlmGate, SoftLimit, StreamUsage, UnknownPriceError, Usage
 from headgate.testing import ManualClock
 
 PRICES = {"m": {"input": "1", "output": "10"}}
@@ -350,6 +350,48 @@ def test_input_that_was_sent_is_never_free(usage: dict[str, int], tokens: int, s
     assert left(gate)["user.tokens.minute"] == 90_000 - tokens
     [mode] = [entry.mode for entry in books.entries if entry.kind == "settled" and entry.id == call.id]
     assert mode == ("exact" if usage.get("prompt_tokens") else "at least")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_usage_beyond_what_limits_can_count_leaves_a_call_as_held_and_its_place_free(
+    is_async: bool, streamed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule = {"name": "user", "by": ["user"], "limits": "1000 tokens/minute bucket; 5 concurrent"}
+    books, clock = Written(), ManualClock()
+    asked: dict[str, Any] = {"user": "u1", "input_tokens": 100, "max_tokens": 50}
+    answer = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 10**12}}
+    told = StreamUsage()
+    told.read(answer)
+
+    async def main() -> Decision:
+        async with AsyncLlmGate(policy(rule, hold="max"), clock=clock, books=books) as gate:
+            async with gate.call("m", **asked) as call:
+                await (call.settle_stream(told) if streamed else call.settle(answer))
+            return (await gate.reserve("m", **asked)).decision
+
+    if is_async:
+        decision = asyncio.run(main())
+    else:
+        gate = gate_of(rule, hold="max", clock=clock, books=books)
+        with gate.call("m", **asked) as call:
+            call.settle_stream(told) if streamed else call.settle(answer)
+        decision = gate.reserve("m", **asked).decision
+    assert [limit.remaining for limit in decision.limits] == [1000 - 2 * 150, 4]
+    assert [entry.mode for entry in books.entries if entry.kind == "settled"] == ["unknown"]
+    assert "cannot be counted, so it stays as held" in caplog.text
+
+
+@pytest.mark.parametrize("usage", [Usage(-5, 10), Usage(10, -5), Usage(1 << 41, 0), Usage(10, 5, cache_read=-1)])
+def test_numbers_that_no_call_can_have_are_refused_and_settle_nothing(usage: Usage) -> None:
+    gate = gate_of(hold="max")
+    call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
+    for settle in (call.settle_usage, call.settle_at_least):
+        with pytest.raises(ArgumentError, match="a call uses from 0 to"):
+            settle(usage)
+    assert not call.settled
+    call.settle_usage(Usage(10, 5))
+    assert left(gate)["user.tokens.minute"] == 90_000 - 15
 
 
 def test_a_stream_is_settled_by_the_usage_that_it_tells() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from headgate.errors import ArgumentError
+
 MOST_TOKENS = 1 << 40
 """What tells more than that tells nonsense."""
 
@@ -59,6 +61,13 @@ def usage_of(told: Any) -> Usage | None:
 def credible(usage: Usage | None, sent: int) -> Usage | None:
     """A usage; None for one of no tokens where some were sent: what is unknown is not zero."""
     return None if usage is not None and sent and not (usage.input or usage.output) else usage
+
+
+def credible_numbers(usage: Usage) -> Usage:
+    """A usage that a program tells; raises ArgumentError for numbers that no call can have."""
+    if min(usage) < 0 or max(usage) > MOST_TOKENS:
+        raise ArgumentError(f"a call uses from 0 to {MOST_TOKENS} tokens of each kind, not {usage!r:.200}")
+    return usage
 
 
 def tells_input(usage: Usage, sent: int) -> bool:
