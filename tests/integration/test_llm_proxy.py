@@ -504,6 +504,21 @@ def test_a_bad_body_is_told_in_the_clients_words_and_costs_nothing(
     assert (proxy.count("held"), len(provider.requests)) == (held, asked)
 
 
+@pytest.mark.parametrize(
+    "line", [b"authorization: Bearer hg-secret\x00", b"content-length: -5", b"host: x\r\n  folded", b"x: \n hg-secret"]
+)
+def test_a_head_that_cannot_be_read_is_answered_and_fills_no_log(
+    proxy: RunningProxy, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    host, port = proxy.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as client:
+        client.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\n" + line + b"\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.0 400 ")
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+    assert "hg-secret" not in caplog.text
+
+
 def test_unknown_paths_and_methods_reach_no_provider(proxy: RunningProxy, provider: Provider) -> None:
     asked = len(provider.requests)
     for method, path in (
