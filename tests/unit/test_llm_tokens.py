@@ -365,6 +365,20 @@ def test_a_document_that_is_a_file_is_hidden(source: Any) -> None:
     assert count_input({"messages": [{"role": "user", "content": [part]}]}, "gpt-5").hidden == 1
 
 
+@pytest.mark.parametrize(
+    "told", ["word " * 500, [{"title": "Words", "text": "word " * 500}], {"a": {"b": "word " * 500}}]
+)
+def test_what_a_server_may_put_into_its_prompt_is_counted_by_whatever_name(told: Any) -> None:
+    body = {"model": "gpt-5", "messages": [], "temperature": 0.5}
+    plain = count_input(body, "gpt-5")
+    counted = count_input({**body, "documents": told}, "gpt-5")
+    assert 500 <= counted.tokens - plain.tokens < 530 and plain.is_exact and not counted.is_exact
+    for name in ("metadata", "user", "stop", "logit_bias"):
+        assert count_input({**body, name: told}, "gpt-5") == plain, "no model reads it"
+    for setting in ("fast", 7, None, True, ["a", "b"], {"a": 1}, object()):
+        assert count_input({**body, "a_setting": setting}, "gpt-5") == plain
+
+
 def nested(told: Any, levels: int) -> Any:
     for _ in range(levels):
         told = [told]

@@ -39,6 +39,27 @@ _FREE = frozenset({
 JSON, so that one which is not known yet is not free."""
 
 _SCHEMAS = ("prediction", "response_format", "text", "functions", "output_config", "output_format")
+_UNREAD = frozenset({
+    "model", "models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "stream", "stream_options",
+    "max_tokens", "max_completion_tokens", "max_output_tokens", "max_tool_calls", "n", "best_of", "echo", "stop",
+    "stop_sequences", "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty",
+    "logit_bias", "logprobs", "top_logprobs", "user", "metadata", "store", "service_tier", "speed", "inference_geo",
+    "tool_choice", "function_call", "parallel_tool_calls", "reasoning", "reasoning_effort", "thinking", "verbosity",
+    "modalities", "audio", "include", "truncation", "background", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "web_search_options", "encoding_format", "dimensions", "container", "betas",
+    "extra_headers", "extra_query", "timeout",
+})  # fmt: skip
+"""Fields of a body that no model reads."""
+
+_KNOWN = _UNREAD.union(_HIDING, _TEXTS, _SCHEMAS, ("messages", "tools"))
+_LONGEST_SETTING = 64
+"""A field that is not known and no longer is a setting; all else is counted, since a model may read it."""
+
+_OF_GATES = frozenset((
+    "body", "key", "user", "team", "organisation", "tier", "input_tokens", "id", "request", "dialect", "processing",
+))  # fmt: skip
+"""What a gate is told beside the fields of a body."""
+
 _DEEPEST = 40
 _LONG = 10_000
 
@@ -84,6 +105,8 @@ def count_input(body: Mapping[str, Any], model: str) -> InputCount:
     for name in _SCHEMAS:
         if (schema := body.get(name)) is not None:
             counting.add_schema(schema)
+    for name in body.keys() - _KNOWN:
+        counting.add_unknown(body[name])
     is_exact = counting.is_exact and not counting.hidden and not counting.is_estimated
     return InputCount(counting.tokens, is_exact, counting.hidden > 0, counting.hidden)
 
@@ -98,7 +121,8 @@ async def count_input_async(body: Mapping[str, Any], model: str) -> InputCount:
 async def with_input_counted(model: object, asked: dict[str, Any]) -> dict[str, Any]:
     """What a gate is asked for a call, with its `input_tokens`, which are counted unless they are given."""
     body = asked.get("body")
-    told = {**body, **asked} if isinstance(body, Mapping) else asked
+    told = {name: value for name, value in asked.items() if name not in _OF_GATES}
+    told = {**body, **told} if isinstance(body, Mapping) else told
     name = told.get("model") if model is None else model
     if asked.get("input_tokens") is not None or not isinstance(name, str):
         return asked
@@ -155,6 +179,14 @@ class _Counting:
         if told is not None:
             self.is_estimated = True
             self._add_text(told if isinstance(told, str) else _json(told))
+
+    def add_unknown(self, told: Any) -> None:
+        """Count a field that is not known, such as documents that a server puts into its prompt: it may be read."""
+        if isinstance(told, str | list | tuple | Mapping):
+            text = told if isinstance(told, str) else _json(told)
+            if len(text) > _LONGEST_SETTING:
+                self.is_estimated = True
+                self._add_text(text)
 
     def _add_part(self, told: Mapping[str, Any], depth: int) -> None:
         kind = told.get("type")
