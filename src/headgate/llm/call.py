@@ -15,7 +15,7 @@ from headgate.llm.call_failures import mode_of
 from headgate.llm.entry import SettleMode
 from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
-from headgate.llm.usage import Usage, credible_numbers
+from headgate.llm.usage import Usage, impossible
 from headgate.reservation import AsyncReservation
 
 T = TypeVar("T")
@@ -39,12 +39,16 @@ class Call(CallBase):
         self._settle(*self._read_answer(answer))
 
     def settle_usage(self, usage: Usage) -> None:
-        """Settle with what was used. Raises ArgumentError for numbers that no call can have."""
-        self._settle("exact", credible_numbers(usage))
+        """Settle with what was used. Raises ArgumentError for less than nothing."""
+        if usage[0] < 0 or usage[1] < 0:
+            raise impossible(usage)
+        self._settle("exact", usage)
 
     def settle_at_least(self, usage: Usage) -> None:
         """Settle with at least so much: what is held is not given back. Raises as `settle_usage`."""
-        self._settle("at least", credible_numbers(usage))
+        if usage[0] < 0 or usage[1] < 0:
+            raise impossible(usage)
+        self._settle("at least", usage)
 
     def settle_stream(self, usage: StreamUsage) -> None:
         """Settle with what was read of a stream: exactly if it told its usage, else with at least what was counted."""
@@ -139,11 +143,15 @@ class AsyncCall(CallBase):
 
     async def settle_usage(self, usage: Usage) -> None:
         """See `Call.settle_usage`."""
-        await self._settle("exact", credible_numbers(usage))
+        if usage[0] < 0 or usage[1] < 0:
+            raise impossible(usage)
+        await self._settle("exact", usage)
 
     async def settle_at_least(self, usage: Usage) -> None:
         """See `Call.settle_at_least`."""
-        await self._settle("at least", credible_numbers(usage))
+        if usage[0] < 0 or usage[1] < 0:
+            raise impossible(usage)
+        await self._settle("at least", usage)
 
     async def settle_stream(self, usage: StreamUsage) -> None:
         """See `Call.settle_stream`."""

@@ -63,11 +63,9 @@ def credible(usage: Usage | None, sent: int) -> Usage | None:
     return None if usage is not None and sent and not (usage.input or usage.output) else usage
 
 
-def credible_numbers(usage: Usage) -> Usage:
-    """A usage that a program tells; raises ArgumentError for numbers that no call can have."""
-    if min(usage) < 0 or max(usage) > MOST_TOKENS:
-        raise ArgumentError(f"a call uses from 0 to {MOST_TOKENS} tokens of each kind, not {usage!r:.200}")
-    return usage
+def impossible(usage: Usage) -> ArgumentError:
+    """The error of a usage that a program tells and no call can have."""
+    return ArgumentError(f"a call uses at least 0 tokens, not {usage.input} of input and {usage.output} of output")
 
 
 def tells_input(usage: Usage, sent: int) -> bool:
