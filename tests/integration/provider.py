@@ -188,9 +188,9 @@ class _Connection:
 
     async def _stream(self, path: str, body: dict[str, Any], how: Behaviour) -> bool:
         """Send the events of an answer; whether the connection can be used again."""
-        self._head(how, "text/event-stream", "transfer-encoding: chunked")
         place = len(self._provider.sent)
-        self._provider.sent.append(b"")
+        self._provider.sent.append(b"")  # before the head can have arrived
+        self._head(how, "text/event-stream", "transfer-encoding: chunked")
         events = [event.replace(b"\n", b"\r\n") if how.crlf else event for event in _events(path, body, how)]
         for number, event in enumerate(events[:-1] if how.unended else events):
             if how.breaks_after is not None and number >= how.breaks_after:

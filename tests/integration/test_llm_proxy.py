@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -253,6 +254,47 @@ def test_a_refusal_of_the_provider_is_passed_on_and_only_the_request_counts(
         assert (entry.mode, entry.usage, entry.cost) == ("failed", None, 0)
 
 
+@pytest.mark.parametrize(
+    ("waits", "passed"),
+    [
+        ((("retry-after", "20"),), None),
+        ((("retry-after", "1209600"),), "false"),
+        ((("retry-after-ms", "90000"), ("x-should-retry", "true")), "false"),
+    ],
+)
+def test_no_client_sleeps_for_long_since_a_provider_says_so(
+    provider: Provider, tmp_path: Path, waits: tuple[tuple[str, str], ...], passed: str | None
+) -> None:
+    provider.behave("m", status=429, headers=waits)
+    with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy:
+        answer = HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"])
+        assert answer.status_code == 429 and answer.headers.get("x-should-retry") == passed
+        assert answer.headers[waits[0][0]] == waits[0][1]
+    if passed:
+        with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy, anthropic_of(proxy.url, max_retries=2) as client:
+            started = time.monotonic()
+            with pytest.raises(anthropic.RateLimitError):
+                client.messages.create(model="m", max_tokens=9, messages=MESSAGES)
+            assert time.monotonic() - started < 20
+
+
+def test_a_provider_that_does_not_take_the_proxys_key_is_followed_by_the_next_and_told_as_no_key_of_the_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_provider() as locked, running_provider() as other:
+        locked.behave("", status=401)
+        with running_proxy(tmp_path, WIDE, [at(locked, "locked"), at(other, "other")]) as proxy:
+            with openai_of(proxy.url) as client:
+                assert client.chat.completions.create(model="m", messages=MESSAGES).choices
+            assert "the provider locked refuses the key" in caplog.text
+            other.behave("", status=401)
+            for path, body in (*BODIES.items(), ("/v1/messages/count_tokens", {"model": "m", "messages": MESSAGES})):
+                answer = HTTP.post(proxy.url + path, json=body)
+                assert answer.status_code == 502 and answer.headers["x-should-retry"] == "false"
+                assert "The provider does not take the key" in answer.text and "the provider refuses" not in answer.text
+            assert [entry.mode for entry in proxy.settled(4)] == ["failed"] * 4
+
+
 def test_providers_are_tried_in_their_order_and_one_that_refused_is_left_alone(tmp_path: Path) -> None:
     with running_provider() as busy, running_provider() as other:
         busy.behave("", status=429, headers=(("retry-after", "600"),))
@@ -421,6 +463,19 @@ def test_a_stream_is_cut_cleanly_at_the_end_of_its_budget(provider: Provider, tm
         wait_until(lambda: provider.left > 0)
 
 
+def test_a_stream_that_comes_all_at_once_passes_its_budget_by_what_had_come_alone(
+    provider: Provider, tmp_path: Path
+) -> None:
+    provider.behave("m", words=("word ",) * 3000)
+    rules = [{"name": "tokens", "by": ["model"], "limits": "300 tokens/hour", "hold": "slices"}]
+    body = {**BODIES["/v1/chat/completions"], "stream": True, "max_tokens": 5000}
+    with running_proxy(tmp_path, rules, [at(provider)], llm={"slice": 16, "at_end": "cut"}) as proxy:
+        answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=body)
+        [entry] = proxy.settled()
+    assert answer.text.count('"word "') < 2000 and '"finish_reason":"length"' in answer.text
+    assert entry.usage is not None and entry.held_output > 200 and entry.mode == "at least"
+
+
 @pytest.mark.parametrize("family", ["openai", "anthropic"])
 @pytest.mark.parametrize(
     "raw",
@@ -447,6 +502,21 @@ def test_a_bad_body_is_told_in_the_clients_words_and_costs_nothing(
     assert told["error"]["type"] == "invalid_request_error" and told["error"]["message"]
     assert ("request_id" in told) == (family == "anthropic")
     assert (proxy.count("held"), len(provider.requests)) == (held, asked)
+
+
+@pytest.mark.parametrize(
+    "line", [b"authorization: Bearer hg-secret\x00", b"content-length: -5", b"host: x\r\n  folded", b"x: \n hg-secret"]
+)
+def test_a_head_that_cannot_be_read_is_answered_and_fills_no_log(
+    proxy: RunningProxy, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    host, port = proxy.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as client:
+        client.sendall(b"POST /v1/responses HTTP/1.1\r\nhost: x\r\n" + line + b"\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.0 400 ")
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+    assert "hg-secret" not in caplog.text
 
 
 def test_unknown_paths_and_methods_reach_no_provider(proxy: RunningProxy, provider: Provider) -> None:

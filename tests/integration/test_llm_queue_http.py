@@ -330,6 +330,7 @@ def test_the_command_serves_a_queue_until_it_is_asked_to_end(server: Server, tmp
         (["--queue", "memory://", "--handler", "x:y"], 1, "a queue in memory is that of its own process"),
         (["--queue", "redis://127.0.0.1"], 2, "give --provider URL or --handler MODULE:NAME"),
         (["--queue", "redis://127.0.0.1", "--handler", "json:nothing"], 1, "the handler 'json:nothing' is not there"),
+        (["--queue", "redis://127.0.0.1", "--handler", "json:dumps"], 1, "the handler 'json:dumps' begins with def"),
         (["--queue", "redis://127.0.0.1", "--handler", "json"], 1, "a handler is MODULE:NAME"),
         (["--queue", "redis://127.0.0.1", "--provider", "x", "--key-from", "NO_SUCH"], 1, "the environment has no"),
         (["--queue", "redis://127.0.0.1", "--provider", "x"], 1, "a provider is the URL of its API"),

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headgate import MemoryStore, RateLimited, Request
+from headgate import Decision, MemoryStore, RateLimited, Request
 from headgate.errors import ArgumentError, ConfigError
-from headgate.llm import AsyncLlmGate, Call, Entry, LlmGate, SoftLimit, UnknownPriceError, Usage
+from headgate.llm import AsyncLlmGate, Call, Entry, LlmGate, SoftLimit, StreamUsage, UnknownPriceError, Usage
 from headgate.testing import ManualClock
 
 PRICES = {"m": {"input": "1", "output": "10"}}
@@ -245,6 +245,34 @@ def test_the_larger_of_both_names_of_the_most_output_counts_times_the_answers() 
     assert gate.reserve("m", user="u1", max_tokens=None).most_output == 16_384
 
 
+@pytest.mark.parametrize(
+    ("dialect", "fields", "most"),
+    [
+        ("chat", {"max_output_tokens": 1}, 16_384),
+        ("chat", {"max_output_tokens": 900, "max_completion_tokens": 7, "n": 2}, 14),
+        ("completions", {"max_completion_tokens": 1}, 16_384),
+        ("responses", {"max_tokens": 1}, 16_384),
+        ("responses", {"max_tokens": 1, "max_output_tokens": 9}, 9),
+        ("messages", {"max_completion_tokens": 1}, 16_384),
+        ("embeddings", {"input": "hello"}, 0),
+        ("embeddings", {"input": "hello", "n": 2, "max_tokens": 9}, 0),
+    ],
+)
+def test_what_a_dialect_does_not_have_bounds_no_output(dialect: str, fields: dict[str, Any], most: int) -> None:
+    assert gate_of(hold="max").reserve("m", user="u1", dialect=dialect, **fields).most_output == most
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answers"),
+    [("one", 1), (["one"], 1), (["one", "two", "three"], 3), ([1, 2, 3], 1), ([[1, 2], [3]], 2), ([], 1), ({}, 1)],
+)
+@pytest.mark.parametrize("dialect", ["completions", ""])
+def test_each_prompt_of_a_completion_is_answered(prompt: Any, answers: int, dialect: str) -> None:
+    gate = gate_of(hold="max")
+    assert gate.reserve("m", user="u1", dialect=dialect, prompt=prompt, max_tokens=100).most_output == 100 * answers
+    assert gate.reserve("m", user="u2", prompt=prompt, max_tokens=10, n=4, best_of=5).most_output == 50 * answers
+
+
 def test_messages_are_counted_and_what_is_hidden_is_held_on_top() -> None:
     gate = gate_of(unknown_price="free", hidden_input=5000)
     seen = gate.reserve("gpt-5", user="u1", messages=[{"role": "user", "content": "hello"}])
@@ -259,6 +287,24 @@ def test_messages_are_counted_and_what_is_hidden_is_held_on_top() -> None:
         several = gate.reserve(body={"model": "gpt-5", "input": files, **earlier}, user="u2")
         assert least <= several.held.input < least + 10
         several.cancel()
+
+
+def test_a_call_in_the_background_holds_all_that_it_may_make_as_its_usage_is_told_elsewhere() -> None:
+    rules = [{"name": "user", "by": ["user"], "limits": LIMITS, "hold": hold} for hold in ("expected", "slices")]
+    for rule in rules:
+        gate = gate_of(rule)
+        call = gate.reserve("m", user="u1", dialect="responses", input="hi", max_output_tokens=9_000, background=True)
+        assert call.held.output == 9_000
+        call.settle({"object": "response", "status": "queued", "usage": None})
+        assert left(gate)["user.tokens.minute"] < 90_000 - 9_000
+        assert gate.reserve("m", user="u2", input="hi", max_output_tokens=9_000, background=False).held.output <= 1_000
+
+
+def test_a_prompt_that_is_stored_at_the_provider_is_hidden() -> None:
+    gate = gate_of(hidden_input=5000)
+    told = {"id": "pmpt_1", "version": "2", "variables": {"city": "Bern"}}
+    call = gate.reserve("m", user="u1", dialect="responses", input="hi", prompt=told, max_output_tokens=5)
+    assert 5_000 < call.held.input < 5_030 and call.most_output == 5
 
 
 def test_a_usage_of_no_tokens_is_none_where_some_were_sent() -> None:
@@ -306,6 +352,48 @@ def test_input_that_was_sent_is_never_free(usage: dict[str, int], tokens: int, s
     assert mode == ("exact" if usage.get("prompt_tokens") else "at least")
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_usage_beyond_what_limits_can_count_leaves_a_call_as_held_and_its_place_free(
+    is_async: bool, streamed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule = {"name": "user", "by": ["user"], "limits": "1000 tokens/minute bucket; 5 concurrent"}
+    books, clock = Written(), ManualClock()
+    asked: dict[str, Any] = {"user": "u1", "input_tokens": 100, "max_tokens": 50}
+    answer = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 10**12}}
+    told = StreamUsage()
+    told.read(answer)
+
+    async def main() -> Decision:
+        async with AsyncLlmGate(policy(rule, hold="max"), clock=clock, books=books) as gate:
+            async with gate.call("m", **asked) as call:
+                await (call.settle_stream(told) if streamed else call.settle(answer))
+            return (await gate.reserve("m", **asked)).decision
+
+    if is_async:
+        decision = asyncio.run(main())
+    else:
+        gate = gate_of(rule, hold="max", clock=clock, books=books)
+        with gate.call("m", **asked) as call:
+            call.settle_stream(told) if streamed else call.settle(answer)
+        decision = gate.reserve("m", **asked).decision
+    assert [limit.remaining for limit in decision.limits] == [1000 - 2 * 150, 4]
+    assert [entry.mode for entry in books.entries if entry.kind == "settled"] == ["unknown"]
+    assert "cannot be counted, so it stays as held" in caplog.text
+
+
+@pytest.mark.parametrize("usage", [Usage(-5, 10), Usage(10, -5)])
+def test_numbers_that_no_call_can_have_are_refused_and_settle_nothing(usage: Usage) -> None:
+    gate = gate_of(hold="max")
+    call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
+    for settle in (call.settle_usage, call.settle_at_least):
+        with pytest.raises(ArgumentError, match="a call uses at least 0 tokens, not"):
+            settle(usage)
+    assert not call.settled
+    call.settle_usage(Usage(10, 5))
+    assert left(gate)["user.tokens.minute"] == 90_000 - 15
+
+
 def test_a_stream_is_settled_by_the_usage_that_it_tells() -> None:
     gate = gate_of(hold="max")
     with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
@@ -337,6 +425,30 @@ def test_slices_are_held_as_a_stream_goes_on_and_cut_at_the_end_of_the_budget() 
         passed = len(list(call.stream(chunks(words=400))))
     assert call.was_cut and 65 <= passed <= 100
     assert not gate.reserve("m", user="u1", input_tokens=5, max_tokens=50)
+
+
+def test_as_many_slices_are_held_as_a_large_event_needs() -> None:
+    def large() -> Iterator[dict[str, Any]]:
+        for _ in range(40):
+            yield {"choices": [{"delta": {"content": " word" * 30}}]}
+
+    gate = gate_of(SLICED, slice=4)
+    with gate.call("m", user="u1", input_tokens=5, max_tokens=5000) as call:
+        passed = len(list(call.stream(large())))
+    assert call.was_cut and 2 <= passed <= 4, "it falls behind by no event"
+
+    async def main() -> int:
+        async def slowly() -> AsyncIterator[dict[str, Any]]:
+            for told in large():
+                yield told
+
+        async with (
+            AsyncLlmGate(policy(SLICED, slice=4), clock=ManualClock()) as other,
+            other.call("m", user="u1", input_tokens=5, max_tokens=5000) as call,
+        ):
+            return len([told async for told in call.stream(slowly())])
+
+    assert asyncio.run(main()) == passed
 
 
 def test_slices_go_into_debt_where_the_rule_says_so() -> None:
@@ -431,7 +543,24 @@ def test_a_reload_keeps_what_was_used_and_a_policy_of_another_kind_is_refused() 
         gate.reload(policy(prices={"m": {"input": "1"}}))
     gate.reload(policy(prices={"m": {"input": "2", "output": "10"}}, hold="max"))
     call.settle_usage(Usage(1000, 0))
-    assert left(gate)["user.usd.day"] == 2_000_000_000 - 2_000_000  # by the price in force when it is settled
+    assert left(gate)["user.usd.day"] == 2_000_000_000 - 1_000_000  # by the price at its admission
+    call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
+    call.settle_usage(Usage(1000, 0))
+    assert left(gate)["user.usd.day"] == 2_000_000_000 - 3_000_000
+
+
+@pytest.mark.parametrize("asked", [{}, {"models": ["m"]}, {"service_tier": "flex"}, {"models": ["m", "large"]}])
+def test_prices_that_change_in_the_middle_pass_no_budget_that_holds_the_most(asked: dict[str, Any]) -> None:
+    rule = {"name": "user", "by": ["user"], "limits": "1.5 usd/day in UTC"}
+    prices = dict.fromkeys(("m", "large", "m service_tier=flex"), PRICES["m"])
+    gate = gate_of(rule, hold="max", prices=prices)
+    calls = [gate.reserve("m", user="u1", input_tokens=100_000, max_tokens=90_000, **asked) for _ in range(2)]
+    assert [bool(call) for call in calls] == [True, False]
+    gate.reload(policy(rule, prices={name: {"input": "100", "output": "1000"} for name in prices}, hold="max"))
+    usage = {"prompt_tokens": 20_000, "completion_tokens": 90_000}
+    calls[0].settle({"model": "large" if asked else "m", "service_tier": asked.get("service_tier"), "usage": usage})
+    [limit] = gate.reserve("m", user="u1", input_tokens=0, max_tokens=0).decision.limits
+    assert limit.limit - limit.remaining == 920_000_000, "by the price of its admission"
 
 
 def test_calls_of_one_name_are_held_once() -> None:

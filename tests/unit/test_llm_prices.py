@@ -36,9 +36,12 @@ def token_models() -> Iterator[tuple[str, str]]:
 
 MODELS = list(token_models())
 usages = st.builds(
-    lambda plain, read, write, hour, output: Usage(plain + read + write + hour, output, read, write + hour, hour),
-    *(st.integers(0, 600_000) for _ in range(5)),
-)
+    lambda plain, read, write, hour, output, heard, spoken, drawn: Usage(
+        plain + read + write + hour + heard, output + spoken + drawn, read, write + hour, hour,
+        audio_input=heard, audio_output=spoken, image_output=drawn,
+    ),
+    *(st.integers(0, 600_000) for _ in range(8)),
+)  # fmt: skip
 
 
 @given(st.sampled_from(MODELS), usages, st.datetimes(datetime(2026, 1, 1), datetime(2026, 12, 1)))
@@ -57,6 +60,9 @@ def test_a_call_costs_what_genai_prices_says_rounded_up_to_a_billionth(
         cache_write_tokens=usage.cache_write,
         cache_write_1h_tokens=usage.cache_write_hour,
         output_tokens=usage.output,
+        input_audio_tokens=usage.audio_input,
+        output_audio_tokens=usage.audio_output,
+        output_image_tokens=usage.image_output,
     )
     true = known.get_prices(at).calc_price(told)["total_price"]
     if known.get_prices(at).requests_kcount is None:
@@ -74,6 +80,9 @@ def test_most_models_of_the_great_makers_have_a_price() -> None:
         ("gpt-5", Usage(1000, 100), "0.00225"),
         ("gpt-5", Usage(1000, 100, cache_read=1000), "0.001125"),
         ("openai/gpt-5", Usage(1000, 100), "0.00225"),
+        ("gpt-audio", Usage(1000, 100), "0.0035"),
+        ("gpt-audio", Usage(1000, 100, audio_input=900, audio_output=80), "0.03437"),
+        ("gemini-2.5-flash-image", Usage(100, 1300, image_output=1290), "0.038755"),
         ("claude-sonnet-4-6", Usage(1000, 100), "0.0045"),
         ("claude-sonnet-4-6", Usage(1000, 0, cache_write=1000, cache_write_hour=400), "0.00465"),
         ("gemini-2.5-pro", Usage(200_000, 0), "0.25"),
@@ -193,7 +202,33 @@ def test_the_operators_prices_win() -> None:
     assert book.dearest("gpt-5", NOON, timedelta(1)) == price
     free = book.price("mine", NOON)
     assert free is not None and free.cost(Usage(10**9, 1)) == 1, "rounded up, twice"
-    assert book.price("GPT-5", NOON) != price, "names are the provider's, letter by letter"
+
+
+@pytest.mark.parametrize("name", ["GPT-5", "openai/gpt-5", "Azure/GPT-5"])
+def test_the_operators_prices_win_under_any_name_that_rules_match(name: str) -> None:
+    book = PriceBook({"Gpt-5": {"input": "100", "output": "100"}, "router/GPT-5": {"input": "7", "output": "7"}})
+    price = book.price(name, NOON)
+    assert price is not None and price.version == "own" and price.cost(Usage(1000, 0)) == 100_000_000
+    assert book.dearest(name, NOON, timedelta(1)) == price
+    routed, dated = book.price("ROUTER/gpt-5", NOON), book.price("gpt-5-2025-08-07", NOON)
+    assert routed is not None and routed.cost(Usage(1000, 0)) == 7_000_000, "the whole name comes first"
+    assert dated is not None and dated.version != "own", "a version is another model"
+
+
+def test_audio_and_images_are_held_at_what_they_cost() -> None:
+    price = BOOK.dearest("gpt-audio", NOON, timedelta(minutes=10))
+    assert price is not None
+    assert price.most(1000, 100) == price.cost(Usage(1000, 100, audio_input=1000, audio_output=100)) == 38_400_000
+    own = PriceBook({"m": {"input": "1", "output": "2", "audio_output": "3", "image_output": "50"}}).price("m", NOON)
+    assert own is not None and own.most(1000, 100) == 1_000_000 + 5_000_000
+    assert own.cost(Usage(1000, 100, audio_input=7, audio_output=10, image_output=20)) == 1_000_000 + 1_170_000
+
+
+def test_an_operators_price_of_the_very_name_comes_first() -> None:
+    book = PriceBook({"m": {"input": "1", "output": "1"}, "M": {"input": "2", "output": "2"}})
+    assert [book.price(name, NOON) for name in ("m", "M")] == [
+        PriceBook({"a": {"input": each, "output": each}}).price("a", NOON) for each in ("1", "2")
+    ]
 
 
 @pytest.mark.parametrize(

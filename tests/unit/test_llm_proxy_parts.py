@@ -17,7 +17,7 @@ import pytest
 
 from headgate.errors import ArgumentError, ConfigError
 from headgate.llm import AsyncLlmGate, Entry
-from headgate.llm.dialects.paths import CHAT, MESSAGES, RESPONSES, Dialect
+from headgate.llm.dialects.paths import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, Dialect
 from headgate.llm.entry import Caller
 from headgate.llm_proxy.call_body import read_body
 from headgate.llm_proxy.exchange import Exchange
@@ -114,10 +114,32 @@ def test_without_a_file_in_memory_a_temporary_one_is_used(
     good._file.close()
 
 
-@pytest.mark.parametrize("name", ["Web_Search_Options", "MAX_TOOL_CALLS", "Tools"])
-def test_fields_of_searches_in_other_letters_are_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["Web_Search_Options", "MAX_TOOL_CALLS", "Tools", "Background"])
+def test_fields_that_decide_in_other_letters_are_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match=f"write '{name.lower()}'"):
         read_body(json.dumps({"model": "m", name: 0}).encode(), CHAT)
+
+
+@pytest.mark.parametrize("between", ["[%s]", '{"a": %s}', '[{"a": %s}]'])
+def test_a_body_nested_deeper_than_any_call_is_refused(between: str) -> None:
+    def asked(levels: int) -> bytes:
+        start, end = (between.partition("%s")[place] * levels for place in (0, 2))
+        return f'{{"model": "m", "messages": [], "tools": {start}"[[["{end}}}'.encode()
+
+    levels = between.count("[") + between.count("{")
+    assert read_body(asked(199 // levels), CHAT).model == "m"
+    for more in (200, 900, 960, 100_000):
+        with pytest.raises(ArgumentError, match="the body is nested too deeply"):
+            read_body(asked(more), CHAT)
+    many = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "{["}]}] * 500}
+    assert read_body(json.dumps(many).encode(), CHAT).told == many
+
+
+@pytest.mark.parametrize("dialect", [CHAT, COUNT_TOKENS], ids=str)
+@pytest.mark.parametrize("model", ["m" * 201, "m\n"])
+def test_the_name_of_a_model_is_bounded_also_where_nothing_is_charged(dialect: Dialect, model: str) -> None:
+    with pytest.raises(ArgumentError, match="model is a name of 1 to 200 printable characters"):
+        read_body(json.dumps({"model": model}).encode(), dialect)
 
 
 class Written:
@@ -178,7 +200,8 @@ async def exchanged(
         gate=gate, pool=ProviderPool((PROVIDER,)), upstream=upstream, metrics=ProxyMetrics(None),
         reading_on=ReadingOn(0, 0.0),
     )  # fmt: skip
-    raw = json.dumps({"model": "m", "max_tokens": TOKENS_HELD, "messages": [], **body}).encode()
+    bound = {"max_tokens": TOKENS_HELD, "max_output_tokens": TOKENS_HELD}  # in every dialect
+    raw = json.dumps({"model": "m", **bound, "messages": [], **body}).encode()
     request: Any = None
     who: Any = client
     exchange = Exchange(

@@ -12,6 +12,7 @@ import pytest
 from headgate import AsyncLimiter, ConfigError
 from headgate.errors import ArgumentError, ConflictingId
 from headgate.llm.queue import AsyncLlmQueue, Bounds, Fairness, Pace, ProviderError, QueuedCall, QueueFull, UnknownJob
+from headgate.llm.queue.failures import failure_of
 from headgate.llm.queue.memory import MemoryBacklog
 from headgate.testing import ManualClock
 from llm_gates import LimiterGate, answer_of
@@ -455,6 +456,54 @@ def test_an_answer_that_json_cannot_say_fails_its_job() -> None:
         assert [job.state for job in jobs] == ["failed", "failed"]
         assert "what JSON can say" in jobs[0].error
         assert "500 are kept" in jobs[1].error
+
+    run(main())
+
+
+def test_a_handler_that_cancels_itself_fails_its_job_once_and_stays_held() -> None:
+    asked: list[str] = []
+
+    async def ask(job: QueuedCall, call: Any) -> dict[str, Any]:
+        asked.append(job.id)
+        raise asyncio.CancelledError("a task inside was cancelled")
+
+    async def main() -> None:
+        queue, gate, _ = of("1000 tokens/day bucket")
+        job = await queue.submit(body(100))
+        [done] = await serve(queue, ask, [job.id])
+        assert (done.state, done.error) == ("failed", "CancelledError: a task inside was cancelled")
+        assert asked == [job.id] and await left(gate) in (900, 901)
+
+    run(main())
+
+
+class _Mute(Exception):
+    """An error that cannot be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [(ValueError("\ud83d"), "ValueError: \\ud83d"), (_Mute(), "_Mute: it does not say what")],
+)
+def test_any_error_is_told_in_words_that_can_be_kept(error: Exception, says: str) -> None:
+    assert failure_of(error).message == says
+
+
+def test_an_answer_that_was_cut_within_a_character_is_kept() -> None:
+    cut = answer_of(5, choices=[{"message": {"content": "\ud83d"}, "finish_reason": "length"}])
+
+    async def ask(job: QueuedCall, call: Any) -> dict[str, Any]:
+        return cut
+
+    async def main() -> None:
+        queue, gate, _ = of()
+        job = await queue.submit(body(40), user="ann")
+        [done] = await serve(queue, ask, [job.id])
+        assert (done.state, done.answer, done.tokens) == ("done", cut, 5)
+        assert await left(gate) == 10**9 - 5
 
     run(main())
 

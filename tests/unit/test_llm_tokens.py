@@ -17,7 +17,7 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import ConfigError
+from headgate.errors import ArgumentError, ConfigError
 from headgate.llm import inputs, tokens, vocabularies
 from headgate.llm.inputs import InputCount, count_input, count_input_async
 from headgate.llm.model_table import find, own_name
@@ -338,9 +338,63 @@ def test_no_body_is_an_error(body: dict[str, Any]) -> None:
 
 def test_a_body_that_is_nested_deeply_is_counted() -> None:
     deep: Any = "word " * 50
-    for _ in range(5_000):
+    for _ in range(100):
         deep = [{"type": "tool_result", "content": deep}]
-    assert count_input({"messages": deep}, "gpt-5").tokens > 0
+    assert count_input({"messages": deep}, "gpt-5").tokens > 50
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"type": "text", "media_type": "text/plain", "data": "word " * 50_000},
+        {"type": "content", "content": [{"type": "text", "text": "word " * 50_000}]},
+    ],
+)
+def test_a_document_whose_text_the_body_shows_is_counted_and_hides_nothing(source: dict[str, Any]) -> None:
+    part = {"type": "document", "source": source, "title": "Words", "cache_control": {"type": "ephemeral"}}
+    counted = count_input({"messages": [{"role": "user", "content": [part]}]}, "gpt-5")
+    assert 50_000 <= counted.tokens < 50_020 and not counted.hides
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{"type": "base64", "data": "UERG"}, {"type": "file", "file_id": "f"}, {"type": []}, {"type": "text"}, None],
+)
+def test_a_document_that_is_a_file_is_hidden(source: Any) -> None:
+    part = {"type": "document", "source": source}
+    assert count_input({"messages": [{"role": "user", "content": [part]}]}, "gpt-5").hidden == 1
+
+
+@pytest.mark.parametrize(
+    "told", ["word " * 500, [{"title": "Words", "text": "word " * 500}], {"a": {"b": "word " * 500}}]
+)
+def test_what_a_server_may_put_into_its_prompt_is_counted_by_whatever_name(told: Any) -> None:
+    body = {"model": "gpt-5", "messages": [], "temperature": 0.5}
+    plain = count_input(body, "gpt-5")
+    counted = count_input({**body, "documents": told}, "gpt-5")
+    assert 500 <= counted.tokens - plain.tokens < 530 and plain.is_exact and not counted.is_exact
+    for name in ("metadata", "user", "stop", "logit_bias"):
+        assert count_input({**body, name: told}, "gpt-5") == plain, "no model reads it"
+    for setting in ("fast", 7, None, True, ["a", "b"], {"a": 1}, object()):
+        assert count_input({**body, "a_setting": setting}, "gpt-5") == plain
+
+
+def nested(told: Any, levels: int) -> Any:
+    for _ in range(levels):
+        told = [told]
+    return told
+
+
+@pytest.mark.parametrize("field", ["input", "tools", "messages", "text"])
+def test_what_is_nested_too_deeply_to_be_read_is_refused_and_never_free(field: str) -> None:
+    text = "word " * 500
+    assert count_input({field: nested(text, 100)}, "gpt-5").tokens >= 500
+    with pytest.raises(ArgumentError, match="nested too deeply"):
+        count_input({field: nested(text, 100_000)}, "gpt-5")
+    circle: list[Any] = [text]
+    circle.append(circle)
+    with pytest.raises(ArgumentError, match="or in itself"):
+        count_input({field: [{"zzz": circle}]}, "gpt-5")
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,28 @@ def test_a_chat_stream_that_tells_usage_in_each_chunk_means_the_last() -> None:
     assert alone == [False, False]
 
 
+@pytest.mark.parametrize(
+    ("sent", "made", "usage"),
+    [
+        (
+            {"audio_tokens": 90},
+            {"audio_tokens": 30, "text_tokens": 20},
+            Usage(100, 50, audio_input=90, audio_output=30),
+        ),
+        ({}, {"image_tokens": 40, "reasoning_tokens": 10}, Usage(100, 50, reasoning=10, image_output=40)),
+        ({"audio_tokens": 95, "cached_tokens": 30}, {}, Usage(100, 50, 30, audio_input=70)),
+        ({"audio_tokens": 110}, {"audio_tokens": 60, "reasoning_tokens": 5}, Usage(110, 65, 0, 0, 0, 5, 0, 110, 60)),
+    ],
+)
+def test_audio_and_images_are_parts_of_what_was_sent_and_made(
+    sent: dict[str, int], made: dict[str, int], usage: Usage
+) -> None:
+    for kinds in ("prompt", "completion"), ("input", "output"):
+        told = {f"{kind}_tokens": whole for kind, whole in zip(kinds, (100, 50), strict=True)}
+        details = {f"{kind}_tokens_details": each for kind, each in zip(kinds, (sent, made), strict=True)}
+        assert read_usage({"usage": {**told, **details}}) == usage
+
+
 @pytest.mark.parametrize("told", [{"choices": None}, {"choices": "x"}, {"choices": [None, 7]}, [], "text", 7, None])
 def test_chunks_of_wrong_shape_tell_nothing(told: Any) -> None:
     usage, alone = read(stream(told, chunk("ok"), end=b"data: {not json\n\n: comment\n\n"))
@@ -223,6 +245,34 @@ def test_a_stream_without_usage_leaves_the_text_to_be_counted() -> None:
     ]
     usage, _ = read(stream(*told))
     assert usage.text == 'get{"a":so1} old' and usage.usage is None and usage.has_ended and not usage.is_final
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"),
+    [
+        ({"function_call": {"name": "get", "arguments": "{}"}}, "get{}"),
+        ({"tool_calls": [{"type": "custom", "custom": {"name": "sql", "input": "SELECT"}}]}, "sqlSELECT"),
+        ({"audio": {"id": "a1", "data": "UklGRg==", "transcript": "Good day"}}, "Good day"),
+        ({"content": [{"type": "text", "text": "Hi"}, {"type": "thinking", "thinking": [{"text": "so"}]}]}, "Hiso"),
+        ({"content": [{"type": "thinking", "thinking": "so"}, 7, None]}, "so"),
+    ],
+)
+def test_whatever_a_chunk_makes_is_counted(delta: dict[str, Any], text: str) -> None:
+    usage, _ = read(stream({"choices": [{"index": 0, "delta": delta}]}))
+    assert usage.text == text
+
+
+def test_usage_in_each_chunk_is_the_truth_once_no_choice_goes_on() -> None:
+    def told(index: int, made: int, end: str | None) -> dict[str, Any]:
+        choice = {"index": index, "delta": {"content": "x"}, "finish_reason": end}
+        return {"choices": [choice], "usage": {"prompt_tokens": 10, "completion_tokens": made}}
+
+    usage = StreamUsage()
+    usage.read(told(0, 1, "stop"))
+    usage.read(told(1, 2, None))
+    assert usage.usage == Usage(10, 2) and not usage.is_final, "a client that leaves here has not seen the end"
+    usage.read(told(1, 3, "stop"))
+    assert usage.usage == Usage(10, 3) and usage.is_final
 
 
 @pytest.mark.parametrize("end", ["response.completed", "response.incomplete", "response.failed"])

@@ -17,6 +17,8 @@ FEE = 10_000_000
 
 SEARCH = {"type": "web_search"}
 TOKENS = {"input": "1", "output": "10"}
+NO_OUTPUT: dict[str, Any] = {"max_tokens": 0, "max_output_tokens": 0}
+"""In every dialect."""
 
 
 def gate_of(**llm: Any) -> LlmGate:
@@ -27,7 +29,7 @@ def gate_of(**llm: Any) -> LlmGate:
 
 def held(body: dict[str, Any], **llm: Any) -> int:
     """The searches that a body makes a gate hold."""
-    plain, asked = (gate_of(**llm).reserve("m", input_tokens=0, max_tokens=0, **each) for each in ({}, body))
+    plain, asked = (gate_of(**llm).reserve("m", input_tokens=0, **NO_OUTPUT, **each) for each in ({}, body))
     assert plain and asked and asked.held.output == 0
     charged = [10**10 - call.decision.limits[0].remaining for call in (plain, asked)]
     assert charged == [plain.held.cost, asked.held.cost]

@@ -127,6 +127,11 @@ def test_each_dialect_is_held(upstream: Provider) -> None:
     assert used(gate, "u2") == {"requests": 1, "tokens": SENT, "usd": SENT * 1000, "calls": 0}
 
 
+def test_embeddings_hold_no_output(upstream: Provider) -> None:
+    gate = LlmGate(policy(limits="1000 tokens/minute bucket; 0.001 usd/day in UTC"))
+    assert openai_of(gate, upstream).embeddings.create(model="m", input="Why?").data[0].embedding == [0.5]
+
+
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_stream_settles_by_usage_which_the_client_sees_only_if_it_asked(upstream: Provider, asks: bool) -> None:
     gate = LlmGate(policy())

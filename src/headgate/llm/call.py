@@ -7,14 +7,15 @@ from typing import Any, TypeVar
 
 from headgate import heartbeat
 from headgate.drive import answered
-from headgate.errors import RateLimited, StoreError
+from headgate.errors import ArgumentError, RateLimited, StoreError
 from headgate.holding import Extension
 from headgate.llm.call_base import CallBase, log
+from headgate.llm.call_costs import Counted
 from headgate.llm.call_failures import mode_of
 from headgate.llm.entry import SettleMode
 from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
-from headgate.llm.usage import Usage
+from headgate.llm.usage import Usage, impossible
 from headgate.reservation import AsyncReservation
 
 T = TypeVar("T")
@@ -38,11 +39,15 @@ class Call(CallBase):
         self._settle(*self._read_answer(answer))
 
     def settle_usage(self, usage: Usage) -> None:
-        """Settle with what was used."""
+        """Settle with what was used. Raises ArgumentError for less than nothing."""
+        if usage[0] < 0 or usage[1] < 0:
+            raise impossible(usage)
         self._settle("exact", usage)
 
     def settle_at_least(self, usage: Usage) -> None:
-        """Settle with at least so much: what is held is not given back."""
+        """Settle with at least so much: what is held is not given back. Raises as `settle_usage`."""
+        if usage[0] < 0 or usage[1] < 0:
+            raise impossible(usage)
         self._settle("at least", usage)
 
     def settle_stream(self, usage: StreamUsage) -> None:
@@ -82,9 +87,10 @@ class Call(CallBase):
             for told in stream:
                 reading.read(told)
                 yield told
-                if reading.needs_more and not self.hold_more(reading):
-                    close(stream)
-                    return
+                while reading.needs_more:
+                    if not self.hold_more(reading):
+                        close(stream)
+                        return
         finally:
             self.settle_stream(reading.usage)
 
@@ -106,15 +112,24 @@ class Call(CallBase):
         self.settled = True
         amounts, entry = self._settlement(mode, usage)
         try:
-            if self._keyed is not None and type(amounts) is tuple:
-                outcome = self._keyed.settle(self._reservation, amounts)
-            else:
-                outcome = self._reservation.commit(self._known.plan.of_groups(amounts)).outcome
+            try:
+                outcome = self._commit(amounts)
+            except ArgumentError as error:
+                amounts, entry = self._uncountable(error)
+                outcome = self._commit(amounts)
         except StoreError as error:
             log.warning("a call could not be settled: %s", error)
             return
         if entry is not None:
             self._done(outcome, entry)
+
+    def _commit(self, amounts: Counted) -> str:
+        outcome: str
+        if self._keyed is not None and type(amounts) is tuple:
+            outcome = self._keyed.settle(self._reservation, amounts)
+        else:
+            outcome = self._reservation.commit(self._known.plan.of_groups(amounts)).outcome
+        return outcome
 
 
 class AsyncCall(CallBase):
@@ -128,10 +143,14 @@ class AsyncCall(CallBase):
 
     async def settle_usage(self, usage: Usage) -> None:
         """See `Call.settle_usage`."""
+        if usage[0] < 0 or usage[1] < 0:
+            raise impossible(usage)
         await self._settle("exact", usage)
 
     async def settle_at_least(self, usage: Usage) -> None:
         """See `Call.settle_at_least`."""
+        if usage[0] < 0 or usage[1] < 0:
+            raise impossible(usage)
         await self._settle("at least", usage)
 
     async def settle_stream(self, usage: StreamUsage) -> None:
@@ -168,9 +187,10 @@ class AsyncCall(CallBase):
             async for told in stream:
                 reading.read(told)
                 yield told
-                if reading.needs_more and not await self.hold_more(reading):
-                    await close_async(stream)
-                    return
+                while reading.needs_more:
+                    if not await self.hold_more(reading):
+                        await close_async(stream)
+                        return
         finally:
             await self.settle_stream(reading.usage)
 
@@ -192,17 +212,26 @@ class AsyncCall(CallBase):
         self.settled = True
         amounts, entry = self._settlement(mode, usage)
         try:
-            if self._keyed is not None and type(amounts) is tuple:
-                outcome = self._keyed.settle(self._reservation, amounts)
-            else:
-                held, groups = self._reservation, self._known.plan.of_groups(amounts)
-                in_any_case = isinstance(held, AsyncReservation)
-                outcome = (await held.commit_in_any_case(groups) if in_any_case else held.commit(groups)).outcome
+            try:
+                outcome = await self._commit(amounts)
+            except ArgumentError as error:
+                amounts, entry = self._uncountable(error)
+                outcome = await self._commit(amounts)
         except StoreError as error:
             log.warning("a call could not be settled: %s", error)
             return
         if entry is not None:
             self._done(outcome, entry)
+
+    async def _commit(self, amounts: Counted) -> str:
+        outcome: str
+        if self._keyed is not None and type(amounts) is tuple:
+            outcome = self._keyed.settle(self._reservation, amounts)
+        else:
+            held, groups = self._reservation, self._known.plan.of_groups(amounts)
+            in_any_case = isinstance(held, AsyncReservation)
+            outcome = (await held.commit_in_any_case(groups) if in_any_case else held.commit(groups)).outcome
+        return outcome
 
 
 def close(stream: Any) -> None:

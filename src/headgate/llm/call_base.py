@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headgate.decision import Decision
+from headgate.errors import ArgumentError
 from headgate.holding import Extension
 from headgate.llm.call_costs import Counted, used_units
 from headgate.llm.call_size import CallSize
@@ -186,11 +187,9 @@ class CallBase:
         """What counts of it, and what goes into the books. Notes what is learned."""
         plan, cost = self._known.plan, 0
         price = (
-            true_price(
-                self._known, self._size, self._told, self._by_model, self.admitted_us, self._price, self._parts.prices
-            )
+            true_price(self._known, self._size, self._told, self._by_model, self.admitted_us, self._price)
             if self._told or self._size.terms or self._size.others
-            else self._known.price(self.admitted_us, (), self._parts.prices) or self._price
+            else self._known.price(self.admitted_us, ()) or self._price
         )
         amounts: Counted = None
         if usage is not None and mode == "exact":
@@ -225,6 +224,11 @@ class CallBase:
             admitted_us=self.admitted_us,
             estimate=self._estimate,
         )
+
+    def _uncountable(self, error: ArgumentError) -> tuple[Counted, Entry | None]:
+        """What counts of it where its usage is more than its limits can count, which no call's is: what is held."""
+        log.error("the usage of a call of %r cannot be counted, so it stays as held: %s", self.model, error)
+        return self._settlement("unknown", None)
 
     def _done(self, outcome: str, entry: Entry) -> None:
         """Write what was settled into the books, unless another one has settled it before."""

@@ -27,6 +27,20 @@ Counted = int | InputCount
 _MOST = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """What a body may tell the most output as; of several the largest counts."""
 
+_MOST_OF = {
+    "chat": _MOST[:2],
+    "completions": _MOST[:1],
+    "responses": _MOST[2:],
+    "messages": _MOST[:1],
+}
+"""Which of them dialects have: providers pass over the others, which bound nothing."""
+
+_MAKING_NONE = "embeddings"
+"""The dialect whose answers are no tokens."""
+
+_PROMPTS = "prompt"
+"""Of completions: a text, a list of tokens, or a list of several of either, each of which is answered."""
+
 _USUAL_MOST = _MOST[0]
 _TIMES = ("n", "best_of")
 _MOST_TIMES = 1024
@@ -70,15 +84,17 @@ def size_of(
     searches = known.least_searches
     if processing is None and _rare_fields().isdisjoint(body):
         of_model, told = known.most_output, body.get(_USUAL_MOST)
-        if told is None:
+        if told is not None and not (type(told) is int and 0 <= told <= MOST_TOKENS):
+            told = _count(_USUAL_MOST, told, least=0)
+        if dialect == _MAKING_NONE:
+            most = 0
+        elif told is None or dialect == "responses":
             most = settings.max_output if of_model is None else of_model
         else:
-            most = told if type(told) is int and 0 <= told <= MOST_TOKENS else _count(_USUAL_MOST, told, least=0)
-            if of_model is not None and of_model < most:
-                most = of_model
+            most = told if of_model is None or told < of_model else of_model
     else:
         others = other_models(body, known.model)
-        most = most_output(body, _most_of_all(known.most_output, others), settings)
+        most = most_output(body, _most_of_all(known.most_output, others), settings, dialect)
         terms = terms_asked(body, processing)
         searches = max(searches, most_searches(body, settings, dialect), *map(least_searches, others))
     if input_tokens is not None and not isinstance(input_tokens, InputCount):
@@ -106,7 +122,7 @@ def _size(fields: tuple[Any, ...]) -> CallSize:
 @cache
 def _rare_fields() -> frozenset[str]:
     """Fields that say something of a call's size or terms, which most bodies do not have."""
-    return frozenset([*_MOST[1:], *_TIMES, *SEARCHING, *FALLING_BACK, *usual_values()])
+    return frozenset([*_MOST[1:], *_TIMES, _PROMPTS, *SEARCHING, *FALLING_BACK, *usual_values()])
 
 
 def _most_of_all(of_model: int | None, others: tuple[str, ...]) -> int | None:
@@ -119,23 +135,32 @@ def _most_of_all(of_model: int | None, others: tuple[str, ...]) -> int | None:
     return of_model
 
 
-def most_output(body: Mapping[str, Any], of_model: int | None, settings: LlmSettings) -> int:
+def most_output(body: Mapping[str, Any], of_model: int | None, settings: LlmSettings, dialect: str = "") -> int:
     """The most tokens of output that a body allows, and its model makes if that is known (`of_model`).
 
-    Raises ArgumentError for what is no number of tokens.
+    `dialect` is the name of the body's, "" where that is not known. Raises ArgumentError for what is no number of
+    tokens.
     """
-    most, times = -1, 1
+    most, times, bounding = -1, 1, _MOST_OF.get(dialect, _MOST)
     for name in _MOST:
         if body.get(name) is not None:
-            most = max(most, _count(name, body[name], least=0))
+            told = _count(name, body[name], least=0)
+            most = max(most, told) if name in bounding else most
     for name in _TIMES:
         if body.get(name) is not None:
             times = max(times, _count(name, body[name], least=1, most=_MOST_TIMES))
+    if dialect == _MAKING_NONE:
+        return 0
     if most < 0:
         most = settings.max_output if of_model is None else of_model
     elif of_model is not None and of_model < most:
         most = of_model
-    return min(most * times, MOST_TOKENS)
+    return min(most * times * _prompts(body.get(_PROMPTS)), MOST_TOKENS)
+
+
+def _prompts(told: object) -> int:
+    """How many prompts a body has, each of which is answered; 1 where it has none."""
+    return max(1, sum(not isinstance(each, int) for each in told)) if isinstance(told, list | tuple) else 1
 
 
 def _count(name: str, value: object, *, least: int, most: int = MOST_TOKENS) -> int:

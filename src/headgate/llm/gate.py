@@ -34,6 +34,10 @@ from headgate.policy.subject import Subject
 from headgate.stores.guard.fallback import Choice
 from headgate.stores.protocol import Store
 
+_TOLD_NEVER = "background"
+"""What a body of responses has that is answered before it is done: what it made is asked for elsewhere, so all that it
+may make is held."""
+
 PolicySource = Policy | Mapping[str, Any] | str | FilePath
 
 
@@ -145,7 +149,7 @@ class _LlmGate:
         plan = known.plan
         most = size.most
         made: tuple[int, ...] = (most,)
-        if not plan.holds_most:
+        if not plan.holds_most and not fields.get(_TOLD_NEVER):
             settings = calls.settings
             made = tuple([most if mode == "max" else self._output(mode, known, most, settings) for mode in plan.modes])
         at_us = self._now_us()
@@ -240,8 +244,9 @@ class LlmGate(_LlmGate, Around):
         `key`, `user`, `team`, `organisation` and `tier` say who calls. `body` is what is sent to the provider, and
         `fields` are fields of it (`messages=...`, `max_tokens=...`); its `model` counts where none is given. With
         `processing="batch"` it is a call of a batch, settled at its price; `dialect` is the name of the body's
-        (`"chat"`, `"responses"`, `"messages"`), which says what bounds its searches of the web. Its input is counted,
-        unless `input_tokens` are given. `id` is a name for the hold within the key of the first rule that applies.
+        (`"chat"`, `"completions"`, `"responses"`, `"embeddings"`, `"messages"`), which says what bounds its output and
+        its searches of the web. Its input is counted, unless `input_tokens` are given. `id` is a name for the hold
+        within the key of the first rule that applies.
         `request` is the HTTP request that it came in, for rules by path, header or address. Where rules have a `wait`,
         it stands in line.
         Raises ArgumentError for a body that no provider takes, UnknownPriceError.

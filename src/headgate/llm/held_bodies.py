@@ -20,7 +20,7 @@ class HeldBody:
         self._call = call
 
     def __iter__(self) -> Iterator[bytes]:
-        reading, call = self._reading, self._call
+        reading = self._reading
         try:
             for chunk in self._raw.iter_bytes():
                 passed = reading.feed(chunk)
@@ -28,7 +28,7 @@ class HeldBody:
                     self._settle()
                 if passed:
                     yield passed
-                if reading.needs_more and not call.hold_more(reading.stream):
+                if self._is_spent():
                     rest = reading.cut()
                     break
             else:
@@ -45,6 +45,13 @@ class HeldBody:
             self._raw.close()
         finally:
             self._settle()
+
+    def _is_spent(self) -> bool:
+        """Whether no more can be held for what came, which may need several slices."""
+        while self._reading.needs_more:
+            if not self._call.hold_more(self._reading.stream):
+                return True
+        return False
 
     def _settle(self) -> None:
         reading, call = self._reading, self._call
@@ -69,7 +76,7 @@ class AsyncHeldBody:
         self._loop = asyncio.get_running_loop()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        reading, call = self._reading, self._call
+        reading = self._reading
         try:
             async for chunk in self._raw.aiter_bytes():
                 passed = reading.feed(chunk)
@@ -77,7 +84,7 @@ class AsyncHeldBody:
                     await self._settle()
                 if passed:
                     yield passed
-                if reading.needs_more and not await call.hold_more(reading.stream):
+                if await self._is_spent():
                     rest = reading.cut()
                     break
             else:
@@ -94,6 +101,13 @@ class AsyncHeldBody:
             await self._raw.aclose()
         finally:
             await self._settle()
+
+    async def _is_spent(self) -> bool:
+        """See `HeldBody._is_spent`."""
+        while self._reading.needs_more:
+            if not await self._call.hold_more(self._reading.stream):
+                return True
+        return False
 
     async def _settle(self) -> None:
         await _settle(self._reading, self._call)

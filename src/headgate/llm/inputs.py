@@ -11,14 +11,22 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from headgate.errors import ArgumentError
 from headgate.llm.model_table import find
 from headgate.llm.tokens import count_text, is_loaded
+from headgate.llm.usage import field_of
 
 _EACH_MESSAGE, _REPLY, _EACH_TOOL = 3, 3, 8
 """What a chat format adds: around each message, before the reply, around each tool."""
 
 _HIDING = ("previous_response_id", "conversation", "prompt_id")
+_STORED_PROMPT = "prompt"
+"""Of responses: a prompt that is stored at the provider, by its id. In completions it is a text."""
+
 _HIDDEN_PARTS = ("file", "input_file", "document", "item_reference", "input_audio", "video_url", "container_upload")
+_SHOWN_SOURCES = {"text": "data", "content": "content"}
+"""Sources of documents that a body shows, and where."""
+
 _IMAGES = ("image_url", "input_image", "image")
 _TEXTS = ("system", "instructions", "input", "prompt", "suffix")
 _READ = frozenset({"content", "output", "tool_calls", "text", "thinking", "refusal", "name", "role"})
@@ -31,6 +39,28 @@ _FREE = frozenset({
 JSON, so that one which is not known yet is not free."""
 
 _SCHEMAS = ("prediction", "response_format", "text", "functions", "output_config", "output_format")
+_UNREAD = frozenset({
+    "model", "models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "stream", "stream_options",
+    "max_tokens", "max_completion_tokens", "max_output_tokens", "max_tool_calls", "n", "best_of", "echo", "stop",
+    "stop_sequences", "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty",
+    "logit_bias", "logprobs", "top_logprobs", "user", "metadata", "store", "service_tier", "speed", "inference_geo",
+    "tool_choice", "function_call", "parallel_tool_calls", "reasoning", "reasoning_effort", "thinking", "verbosity",
+    "modalities", "audio", "include", "truncation", "background", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "web_search_options", "encoding_format", "dimensions", "container", "betas",
+    "context_management", "mcp_servers", "provider", "route", "transforms", "plugins",
+    "extra_headers", "extra_query", "timeout",
+})  # fmt: skip
+"""Fields of a body that no model reads."""
+
+_KNOWN = _UNREAD.union(_HIDING, _TEXTS, _SCHEMAS, ("messages", "tools"))
+_LONGEST_SETTING = 64
+"""A field that is not known and no longer is a setting; all else is counted, since a model may read it."""
+
+_OF_GATES = frozenset((
+    "body", "key", "user", "team", "organisation", "tier", "input_tokens", "id", "request", "dialect", "processing",
+))  # fmt: skip
+"""What a gate is told beside the fields of a body."""
+
 _DEEPEST = 40
 _LONG = 10_000
 
@@ -48,10 +78,14 @@ class InputCount(NamedTuple):
 
 
 def count_input(body: Mapping[str, Any], model: str) -> InputCount:
-    """The tokens of a call's body, of chat completions, completions, responses, embeddings or messages."""
+    """The tokens of a call's body, of chat completions, completions, responses, embeddings or messages.
+
+    Raises ArgumentError for one that is nested too deeply to be read.
+    """
     counting = _Counting(model)
     counting.tokens += _REPLY if "messages" in body else 0
     counting.hidden = sum(body.get(name) is not None for name in _HIDING)
+    counting.hidden += isinstance(body.get(_STORED_PROMPT), Mapping)
     messages = body.get("messages")
     if not isinstance(messages, list | tuple):
         counting.add_schema(messages)  # no provider takes it, and nothing is free by accident
@@ -72,6 +106,8 @@ def count_input(body: Mapping[str, Any], model: str) -> InputCount:
     for name in _SCHEMAS:
         if (schema := body.get(name)) is not None:
             counting.add_schema(schema)
+    for name in body.keys() - _KNOWN:
+        counting.add_unknown(body[name])
     is_exact = counting.is_exact and not counting.hidden and not counting.is_estimated
     return InputCount(counting.tokens, is_exact, counting.hidden > 0, counting.hidden)
 
@@ -86,7 +122,8 @@ async def count_input_async(body: Mapping[str, Any], model: str) -> InputCount:
 async def with_input_counted(model: object, asked: dict[str, Any]) -> dict[str, Any]:
     """What a gate is asked for a call, with its `input_tokens`, which are counted unless they are given."""
     body = asked.get("body")
-    told = {**body, **asked} if isinstance(body, Mapping) else asked
+    told = {name: value for name, value in asked.items() if name not in _OF_GATES}
+    told = {**body, **told} if isinstance(body, Mapping) else told
     name = told.get("model") if model is None else model
     if asked.get("input_tokens") is not None or not isinstance(name, str):
         return asked
@@ -128,6 +165,9 @@ class _Counting:
         elif isinstance(told, list | tuple):
             numbers = sum(isinstance(each, int) for each in told)
             self.tokens += numbers
+            if depth > _DEEPEST:
+                self._add_text(_json(told))
+                return
             for each in told if numbers < len(told) else []:
                 self.add(each, depth + 1)
         elif isinstance(told, Mapping):
@@ -141,6 +181,14 @@ class _Counting:
             self.is_estimated = True
             self._add_text(told if isinstance(told, str) else _json(told))
 
+    def add_unknown(self, told: Any) -> None:
+        """Count a field that is not known, such as documents that a server puts into its prompt: it may be read."""
+        if isinstance(told, str | list | tuple | Mapping):
+            text = told if isinstance(told, str) else _json(told)
+            if len(text) > _LONGEST_SETTING:
+                self.is_estimated = True
+                self._add_text(text)
+
     def _add_part(self, told: Mapping[str, Any], depth: int) -> None:
         kind = told.get("type")
         if depth > _DEEPEST:
@@ -149,6 +197,9 @@ class _Counting:
             self.is_estimated = True
             self.tokens += find("images", self._model)
             self._add_text(_shown_text(told))
+        elif kind == "document" and (shown := _shown_document(told)) is not None:
+            for text in shown:
+                self.add(text, depth + 1)
         elif kind in _HIDDEN_PARTS:
             self.hidden += 1
             self._add_text(_shown_text(told))
@@ -174,8 +225,19 @@ def _is_text(told: Any) -> bool:
 def _json(told: Any) -> str:
     try:
         return json.dumps(told, ensure_ascii=False, separators=(",", ":"), default=str)
-    except (ValueError, RecursionError):
-        return str(type(told))
+    except (ValueError, RecursionError):  # no provider takes it, and nothing is free by accident
+        raise ArgumentError(
+            "the body of a call is nested too deeply, or in itself: its tokens cannot be counted"
+        ) from None
+
+
+def _shown_document(told: Mapping[str, Any]) -> list[Any] | None:
+    """What a document of Anthropic's messages says, whose source is a text or parts; None for one that is a file."""
+    source = told.get("source")
+    kind = source.get("type") if isinstance(source, Mapping) else None
+    field = _SHOWN_SOURCES.get(kind) if isinstance(kind, str) else None
+    shown = None if field is None else field_of(source, field)
+    return None if shown is None else [told.get("title"), told.get("context"), shown]
 
 
 def _shown_text(told: Mapping[str, Any]) -> str:

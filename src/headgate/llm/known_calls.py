@@ -77,16 +77,17 @@ class KnownCall:
             return span.price
         return price
 
-    def price(self, at_us: int, terms: Terms, prices: PriceSpans) -> Price | None:
-        """The price of a call that was admitted at a moment, by those in force: they may be others by now."""
-        if terms:
-            return prices.price(self.model, at_us, terms)
+    def price(self, at_us: int, terms: Terms, model: str = "") -> Price | None:
+        """The price of a call that was admitted at a moment, under the policy that admitted it.
+
+        `model` is another one that answered in its place.
+        """
+        if terms or (model and model != self.model):
+            return self._prices.price(model or self.model, at_us, terms)
         start_us, end_us, price = self._usual
-        if start_us <= at_us < end_us and prices is self._prices:
+        if start_us <= at_us < end_us:
             return price
-        span = prices.span(self.model, at_us)
-        if prices is self._prices:
-            self._usual = span
+        self._usual = span = self._prices.span(self.model, at_us)
         return span.price
 
 

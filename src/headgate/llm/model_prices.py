@@ -25,6 +25,9 @@ _KEYS = {
     "cache_write": "cache_write_mtok",
     "cache_write_hour": "cache_write_1h_mtok",
     "reasoning": "output_reasoning_mtok",
+    "audio_input": "input_audio_mtok",
+    "audio_output": "output_audio_mtok",
+    "image_output": "output_image_mtok",
 }
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _DAY = timedelta(days=1)

@@ -50,6 +50,9 @@ class _Rates(NamedTuple):
     cache_write: Rate
     cache_write_hour: Rate
     reasoning: Rate
+    audio_input: Rate
+    audio_output: Rate
+    image_output: Rate
     web_searches: int
     request: int
     version: str
@@ -63,20 +66,28 @@ class Price(_Rates):
 
     def cost(self, usage: Usage) -> int:
         """What a call cost in billionths of a dollar, rounded up."""
-        at, made, read, written, hour, thought, searches = usage
-        if not (read or written or thought or searches) and (one := self._one) is not None:
+        at, made, read, written, hour, thought, searches, heard, spoken, drawn = usage
+        is_text = not (heard or spoken or drawn)
+        if is_text and not (read or written or thought or searches) and (one := self._one) is not None:
             return self.request - (-(at * one[0] + made * one[1]) // MILLION)
-        million = (at - read - written) * self.input.at(at) + (made - thought) * self.output.at(at)
+        million = (at - read - written - heard) * self.input.at(at)
+        million += (made - thought - spoken - drawn) * self.output.at(at)
         if read or written:
             million += read * self.cache_read.at(at) + (written - hour) * self.cache_write.at(at)
             million += hour * self.cache_write_hour.at(at)
         if thought:
             million += thought * self.reasoning.at(at)
+        if not is_text:
+            million += heard * self.audio_input.at(at)
+            million += spoken * self.audio_output.at(at) + drawn * self.image_output.at(at)
         fees = self.request - (-searches * self.web_searches // THOUSAND)
         return fees - (-million // MILLION)
 
     def most(self, input_tokens: int, output_tokens: int, web_searches: int = 0) -> int:
-        """The most that a call with so many tokens can cost: all input written to the cache, all output reasoning."""
+        """The most that a call with so many tokens can cost: all input written to the cache, all output reasoning.
+
+        Or all of it audio, or images, if these are dearer.
+        """
         sent, made = self._highest or self._most_rates(input_tokens)
         tokens = -(-(input_tokens * sent + output_tokens * made) // MILLION) + self.request
         return tokens - (-web_searches * self.web_searches // THOUSAND) if web_searches else tokens
@@ -89,16 +100,23 @@ class Price(_Rates):
     @cached_property
     def _highest(self) -> tuple[int, int] | None:
         """`_most_rates`, where these are the same however long the input is."""
-        return None if any(rate.steps for rate in self[:6]) else self._most_rates(0)
+        return None if any(rate.steps for rate in self._of_input + self._of_output) else self._most_rates(0)
 
     def _most_rates(self, input_tokens: int) -> tuple[int, int]:
         """The highest rates of input and of output that so long an input can have."""
-        sent, read, written, hour = self.input, self.cache_read, self.cache_write, self.cache_write_hour
-        made, thought = self.output, self.reasoning
-        if sent.steps or read.steps or written.steps or hour.steps or made.steps or thought.steps:
-            at = input_tokens
-            return max(sent.at(at), read.at(at), written.at(at), hour.at(at)), max(made.at(at), thought.at(at))
-        return max(sent.base, read.base, written.base, hour.base), max(made.base, thought.base)
+        sent = max([rate.at(input_tokens) for rate in self._of_input])
+        return sent, max([rate.at(input_tokens) for rate in self._of_output])
+
+    @cached_property
+    def _of_input(self) -> tuple[Rate, ...]:
+        """What tokens of input may cost."""
+        rates = (self.input, self.cache_read, self.cache_write, self.cache_write_hour, self.audio_input)
+        return tuple(dict.fromkeys(rates))
+
+    @cached_property
+    def _of_output(self) -> tuple[Rate, ...]:
+        """What tokens of output may cost."""
+        return tuple(dict.fromkeys((self.output, self.reasoning, self.audio_output, self.image_output)))
 
     def dearest(self, other: Price) -> Price:
         """Of each rate the higher of two prices."""
@@ -109,6 +127,9 @@ class Price(_Rates):
             self.cache_write.dearest(other.cache_write),
             self.cache_write_hour.dearest(other.cache_write_hour),
             self.reasoning.dearest(other.reasoning),
+            self.audio_input.dearest(other.audio_input),
+            self.audio_output.dearest(other.audio_output),
+            self.image_output.dearest(other.image_output),
             max(self.web_searches, other.web_searches),
             max(self.request, other.request),
             " or ".join(dict.fromkeys([self.version, other.version])),
@@ -123,6 +144,9 @@ def price_of(
     cache_write: int | Rate | None = None,
     cache_write_hour: int | Rate | None = None,
     reasoning: int | Rate | None = None,
+    audio_input: int | Rate | None = None,
+    audio_output: int | Rate | None = None,
+    image_output: int | Rate | None = None,
     web_searches: int = 0,
     request: int = 0,
     version: str,
@@ -137,6 +161,9 @@ def price_of(
         written,
         written if cache_write_hour is None else _rate(cache_write_hour),
         made if reasoning is None else _rate(reasoning),
+        sent if audio_input is None else _rate(audio_input),
+        made if audio_output is None else _rate(audio_output),
+        made if image_output is None else _rate(image_output),
         web_searches,
         request,
         version,

@@ -29,7 +29,10 @@ LONGEST_MODEL = 200
 """Letters of a model's name; no longer one is looked up."""
 
 _MOST_REMEMBERED = 1_000
-_OWN = ("input", "output", "cache_read", "cache_write", "cache_write_hour", "reasoning", "web_searches", "request")
+_OWN = (
+    "input", "output", "cache_read", "cache_write", "cache_write_hour", "reasoning",
+    "audio_input", "audio_output", "image_output", "web_searches", "request",
+)  # fmt: skip
 
 _MAKERS = ("openai", "anthropic", "google", "mistral", "cohere", "x-ai", "deepseek")
 """Who are asked for a model of a name that tells no provider."""
@@ -39,13 +42,17 @@ class PriceBook:
     """Prices by the names of models.
 
     `own` are the operator's, in dollars for a million tokens: `{"my-model": {"input": "0.5", "output": "2"}}`, with any
-    of `cache_read`, `cache_write`, `cache_write_hour` and `reasoning`, `web_searches` for a thousand (35, the highest
-    of any provider, where that is not told) and `request` for each. `"my-model speed=fast"` has the price of these
-    terms; `"my-model"` that of all others. Raises ConfigError for what is no price.
+    of `cache_read`, `cache_write`, `cache_write_hour`, `reasoning`, `audio_input`, `audio_output` and `image_output`,
+    `web_searches` for a thousand (35, the highest of any provider, where that is not told) and `request` for each.
+    `"my-model speed=fast"` has the price of these terms; `"my-model"` that of all others. Names match as in rules: in
+    any letters, and with a provider's before them. Raises ConfigError for what is no price.
     """
 
     def __init__(self, own: Mapping[str, Mapping[str, object]] | None = None) -> None:
         self._own = {_own_key(name): _read_own(name, told) for name, told in (own or {}).items()}
+        self._own_small = {(model.lower(), terms): price for (model, terms), price in self._own.items()}
+        """The same by names in small letters."""
+
         self._models: dict[int, ModelPrices] = {}
         """By the `id` of what `genai-prices` knows of a model, which lasts as long as the process."""
 
@@ -91,9 +98,15 @@ class PriceBook:
         return known.dearest_span(at if at.tzinfo else at.replace(tzinfo=UTC), lease, terms)
 
     def _own_price(self, model: str, terms: Terms) -> Price | None:
-        """The operator's price: of these terms, or of all."""
-        own = self._own
-        return (own.get((model, terms)) if terms else None) or own.get((model, ()))
+        """The operator's price: of these terms, or of all; by the name as it is written, else as rules match it."""
+        if not self._own:
+            return None
+        names = ((self._own, model), (self._own_small, model.lower()), (self._own_small, own_name(model)))
+        for own, name in names:
+            found = (own.get((name, terms)) if terms else None) or own.get((name, ()))
+            if found is not None:
+                return found
+        return None
 
     def _find(self, model: str) -> ModelPrices | None:
         """The prices of a model, None where there are none. What clients call models is remembered up to a bound."""

@@ -16,6 +16,10 @@ _ENDS = ("response.completed", "response.incomplete", "response.failed")
 _MAKING = ("content", "reasoning_content", "reasoning", "refusal", "text", "thinking", "partial_json")
 """Fields of a delta in which text is made, in chat completions and in messages."""
 
+_CALLING, _CALLED = ("function", "custom"), ("name", "arguments", "input")
+_PARTS = ("text", "thinking")
+"""Of parts, which some servers make in place of a text."""
+
 _TELLING = (b"[DONE]", b"message_", b'"response"')
 """What events have that tell more than text: ends, messages with usage, whole responses."""
 
@@ -185,18 +189,20 @@ class StreamUsage:
         usage, choices = usage_of(field_of(told, "usage")), field_of(told, "choices")
         choices = choices if isinstance(choices, list) else []
         if usage is not None:
-            self.usage, self.is_final, self.tells_searches = usage, self.is_final or not choices, False
+            self.usage, self.tells_searches = usage, False
+            # Where each chunk tells it, what it is while other choices go on is not the whole truth.
+            self.is_final = all(field_of(choice, "finish_reason") is not None for choice in choices)
         for choice in choices:
-            reason = field_of(choice, "finish_reason")
-            self.was_cut = self.was_cut or reason == "length"
-            if reason is not None and usage is not None:
-                self.is_final = True
+            self.was_cut = self.was_cut or field_of(choice, "finish_reason") == "length"
             self._made(choice, ("text",))
             delta = field_of(choice, "delta")
             self._made(delta, _MAKING)
             calls = field_of(delta, "tool_calls")
             for call in calls if isinstance(calls, list) else ():
-                self._made(field_of(call, "function"), ("name", "arguments"))
+                for kind in _CALLING:
+                    self._made(field_of(call, kind), _CALLED)
+            self._made(field_of(delta, "function_call"), _CALLED)
+            self._made(field_of(delta, "audio"), ("transcript",))
         return usage is not None and not choices
 
     def _read_response(self, kind: str, told: Any) -> None:
@@ -252,6 +258,16 @@ class StreamUsage:
             text = field_of(told, name)
             if isinstance(text, str):
                 self._texts.append(text)
+            elif isinstance(text, list) and names is not _PARTS:
+                for part in text:
+                    self._made_part(part)
+
+    def _made_part(self, part: Any) -> None:
+        """A part of a text: a text, or a list of texts, as what is thought is."""
+        self._made(part, _PARTS)
+        thought = field_of(part, "thinking")
+        for each in thought if isinstance(thought, list) else ():
+            self._made(each, _PARTS)
 
 
 def _fields(told: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from headgate.llm.call_size import CallSize
 from headgate.llm.fallback_models import answering
 from headgate.llm.known_calls import KnownCall
 from headgate.llm.price import Price
-from headgate.llm.price_spans import PriceSpans
 from headgate.llm.terms import terms_got, terms_text
 
 
@@ -19,7 +18,6 @@ def true_price(
     by_model: object,
     at_us: int,
     held: Price | None,
-    prices: PriceSpans,
 ) -> Price | None:
     """The price at the moment of admission, of what the call got by its answer, and of the model that answered.
 
@@ -31,7 +29,7 @@ def true_price(
     model = answering(by_model, (known.model, *size.others)) if size.others else known.model
     if terms is None or model is None:
         return held
-    price = known.price(at_us, terms, prices) if model == known.model else prices.price(model, at_us, terms)
+    price = known.price(at_us, terms, model)
     if price is None and held is not None and terms:
         return held._replace(version=f"{held.version}; not known of {terms_text(terms)}")
     return price or held

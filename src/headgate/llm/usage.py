@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from headgate.errors import ArgumentError
+
 MOST_TOKENS = 1 << 40
 """What tells more than that tells nonsense."""
 
@@ -21,7 +23,8 @@ class Usage(NamedTuple):
 
     `input` counts all that was sent, `cache_read` and `cache_write` among it (`cache_write_hour` is the part of the
     writes that is kept for an hour, not minutes); `output` counts all that was made, `reasoning` among it.
-    `web_searches` that the provider made are counted beside them.
+    `web_searches` that the provider made are counted beside them. `audio_input`, `audio_output` and `image_output` are
+    what of both was no text.
     """
 
     input: int
@@ -31,6 +34,9 @@ class Usage(NamedTuple):
     cache_write_hour: int = 0
     reasoning: int = 0
     web_searches: int = 0
+    audio_input: int = 0
+    audio_output: int = 0
+    image_output: int = 0
 
 
 def read_usage(answer: Any) -> Usage | None:
@@ -57,6 +63,11 @@ def credible(usage: Usage | None, sent: int) -> Usage | None:
     return None if usage is not None and sent and not (usage.input or usage.output) else usage
 
 
+def impossible(usage: Usage) -> ArgumentError:
+    """The error of a usage that a program tells and no call can have."""
+    return ArgumentError(f"a call uses at least 0 tokens, not {usage.input} of input and {usage.output} of output")
+
+
 def tells_input(usage: Usage, sent: int) -> bool:
     """Whether a usage can be the whole truth: one of no input is not, where some was sent."""
     return usage.input > 0 or not sent
@@ -79,6 +90,9 @@ def _of_openai(told: Any, sent: str, made: str) -> Usage:
         cache_read=_count(of_sent, "cached_tokens"),
         cache_write=_count(of_sent, "cache_write_tokens"),
         reasoning=_count(of_made, "reasoning_tokens"),
+        audio_input=_count(of_sent, "audio_tokens"),
+        audio_output=_count(of_made, "audio_tokens"),
+        image_output=_count(of_made, "image_tokens"),
     )
 
 
@@ -106,6 +120,9 @@ def _consistent(
     cache_write: int,
     cache_write_hour: int = 0,
     reasoning: int = 0,
+    audio_input: int = 0,
+    audio_output: int = 0,
+    image_output: int = 0,
 ) -> Usage:
     """A usage whose parts are no larger than the whole; of numbers that differ, the larger counts.
 
@@ -113,9 +130,13 @@ def _consistent(
     they call output.
     """
     cache_write = max(cache_write, cache_write_hour)
-    sent = max(sent, cache_read + cache_write)
-    made = max(made, reasoning, total - sent)
-    return Usage(sent, made, cache_read, cache_write, cache_write_hour, reasoning)
+    sent = max(sent, cache_read + cache_write, audio_input)
+    made = max(made, reasoning + audio_output + image_output, total - sent)
+    audio_input = min(audio_input, sent - cache_read - cache_write)  # what the cache read of it costs what that does
+    return Usage(
+        sent, made, cache_read, cache_write, cache_write_hour, reasoning,
+        audio_input=audio_input, audio_output=audio_output, image_output=image_output,
+    )  # fmt: skip
 
 
 def _count(told: Any, name: str, *, needed: bool = False) -> int:

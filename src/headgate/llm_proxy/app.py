@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from headgate.clock import SYSTEM_CLOCK
 from headgate.errors import ArgumentError, HeadgateError
@@ -31,6 +32,11 @@ from headgate.llm_proxy.sent_body import sent_body
 from headgate.llm_proxy.sent_request import sent_key, subject_of
 
 log = logging.getLogger("headgate")
+
+_server_log = logging.getLogger("headgate.requests")
+"""Of aiohttp's server. What it cannot read it answers with a 400, and quotes in its log: a key may be in that."""
+
+_server_log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 USER_HEADER = "x-headgate-user"
 _THREAD_BYTES = 32 * 1024
@@ -59,7 +65,7 @@ class Proxy:
         self.draining = False
         options = parts.options
         server = web.Server(
-            self.handle, request_factory=self._arrived, handler_cancellation=True, access_log=None,
+            self.handle, request_factory=self._arrived, handler_cancellation=True, access_log=None, logger=_server_log,
             auto_decompress=False,
             max_line_size=_HEADER_BYTES, max_field_size=_HEADER_BYTES, keepalive_timeout=options.idle_s,
         )  # fmt: skip

@@ -10,13 +10,14 @@ import json
 from typing import Any, NamedTuple, NoReturn
 
 from headgate.errors import ArgumentError
+from headgate.llm.call_subject import check_model
 from headgate.llm.dialects.paths import Dialect
 from headgate.llm.fallback_models import FIELDS as FALLING_BACK
 
 _DECIDING = frozenset((
     "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of",
     "messages", "input", "prompt", "system", "instructions", "tools", "service_tier",
-    "web_search_options", "max_tool_calls",
+    "web_search_options", "max_tool_calls", "background",
     "speed", "inference_geo", *FALLING_BACK,
 ))  # fmt: skip
 """Fields that decide what a call costs: some readers take them in any letters, as `Model`."""
@@ -26,6 +27,10 @@ _ASKED_FOR = ("chat", "completions")
 """Dialects whose streams tell usage only where it is asked for."""
 
 _ASKING = b'"stream_options":{"include_usage":true},'
+
+
+_MOST_LEVELS = 200
+"""A body is nested no deeper, so that whatever is done with it ends; no tool's schema comes near."""
 
 
 class CallBody(NamedTuple):
@@ -66,6 +71,8 @@ def read_body(raw: bytes, dialect: Dialect) -> CallBody:
         raise ArgumentError("the body is nested too deeply") from None
     except ValueError as error:  # a number of thousands of digits
         raise ArgumentError(f"the body is no JSON that can be read: {error}") from None
+    if raw.count(b"[") + raw.count(b"{") > _MOST_LEVELS and _is_deeper(told, _MOST_LEVELS):
+        raise ArgumentError("the body is nested too deeply")
     if not isinstance(told, dict):
         raise ArgumentError(f'the body is an object such as {{"model": ...}}, not {_kind(told)}')
     for name in told:
@@ -74,6 +81,7 @@ def read_body(raw: bytes, dialect: Dialect) -> CallBody:
     model = told.get("model")
     if not isinstance(model, str) or not model:
         raise ArgumentError(f"model is the name of a model, not {_kind(model)}")
+    check_model(model)  # also of what costs nothing: it is kept, as the name of what a provider says of its limits
     stream = told.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise ArgumentError(f"stream is true or false, not {_kind(stream)}")
@@ -84,6 +92,21 @@ def read_body(raw: bytes, dialect: Dialect) -> CallBody:
     if asks is not None and not isinstance(asks, bool):
         raise ArgumentError(f"stream_options.include_usage is true or false, not {_kind(asks)}")
     return CallBody(raw, told, model, bool(stream) and dialect.name in _STREAMED, bool(asks))
+
+
+def _is_deeper(told: Any, levels: int) -> bool:
+    """Whether lists and objects are in one another on more than so many levels."""
+    level = [told]
+    for _ in range(levels):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if type(each) is dict else each)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -27,16 +27,13 @@ from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.passed_headers import headers_to_answer
 from headgate.llm_proxy.provider_answer import ProviderAnswer
 from headgate.llm_proxy.provider_pool import REFUSALS, ProviderState
+from headgate.llm_proxy.provider_refusals import refusal_of
 from headgate.llm_proxy.proxy_parts import ProxyParts
 from headgate.llm_proxy.stream_relay import StreamRelay
 from headgate.llm_proxy.upstream import Lost, NotReached
 from headgate.policy.subject import Subject
 
-_NO_OUTPUT: dict[str, Any] = {"max_tokens": 0}
-"""Embeddings are no output of tokens."""
-
 _MOST_WHOLE_BYTES = 64 * 1024 * 1024
-_MOST_ERROR_BYTES = 1024 * 1024
 _THREAD_BYTES = 256 * 1024
 """An answer that is longer is parsed in a thread, so that other calls go on."""
 
@@ -110,7 +107,6 @@ class Exchange:
             call = await self._parts.gate.reserve(
                 body.model, key=key, user=user, team=team, organisation=organisation, tier=tier,
                 body=body.told, dialect=self._dialect.name, input_tokens=self._counted, request=self._request,
-                **(_NO_OUTPUT if self._dialect.name == "embeddings" else {}),
             )  # fmt: skip
         except UnknownPriceError as error:
             await self._invalid(Problem.UNKNOWN_PRICE, str(error))
@@ -163,7 +159,8 @@ class Exchange:
                     loop.call_soon(self._note, state, response, loop.time() - self._started)
                     return await self._answer(call, state, response)
                 pool.note(state, model, response.status, response.headers)
-                refused = await self._failure(state, response)
+                self._parts.metrics.provider_failed(state.settings.name, str(response.status))
+                refused = await refusal_of(state.settings.name, response, self._dialect.family)
             if refused.status not in REFUSALS:
                 break
         if refused is not None:
@@ -225,17 +222,6 @@ class Exchange:
         await call.settle(await _parsed(raw))
         await self._client.whole(response.status, headers, raw)
         return "answered"
-
-    async def _failure(self, state: ProviderState, response: ProviderAnswer) -> Answer:
-        """What a provider refused with, to be passed on."""
-        self._parts.metrics.provider_failed(state.settings.name, str(response.status))
-        headers = headers_to_answer(response.headers, [])
-        try:
-            body = await response.read_whole(_MOST_ERROR_BYTES)
-        except OSError:
-            message = f"The provider refused the call with the status {response.status}."
-            return problem_answer(self._dialect.family, Problem.PROVIDER_UNREACHABLE, message)
-        return Answer(response.status, headers, body)
 
     async def _lost(self, state: ProviderState, error: Lost) -> str:
         self._parts.metrics.provider_failed(state.settings.name, "lost")

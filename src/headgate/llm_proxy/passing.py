@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from headgate.llm.dialects import Dialect, Problem, problem_answer
+from headgate.llm.dialects import Answer, Dialect, Problem, problem_answer
 from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.passed_headers import headers_to_answer
+from headgate.llm_proxy.provider_refusals import KEY_REFUSED, key_refused
 from headgate.llm_proxy.proxy_parts import ProxyParts
 from headgate.llm_proxy.upstream import Lost, NotReached
 
@@ -23,11 +24,15 @@ async def pass_on(
     """Ask the first provider that serves this and can be reached."""
     serving = parts.pool.serving(dialect, model)
     ready, wait_us = parts.pool.ready(serving, model)
+    refused: Answer | None = None
     for state in ready:
         try:
             response = await parts.upstream.send(state.settings, dialect, query, headers, body)
             with response:
                 parts.pool.note(state, model, response.status, response.headers)
+                if response.status == KEY_REFUSED:
+                    refused = key_refused(state.settings.name, dialect.family)
+                    continue
                 answer = headers_to_answer(response.headers, [])
                 await client.whole(response.status, answer, await response.read_whole(_MOST_BYTES))
         except NotReached:
@@ -41,6 +46,8 @@ async def pass_on(
     elif not ready:
         message = "The provider has refused calls, and is left alone for as long as it said."
         answered = problem_answer(dialect.family, Problem.PROVIDER_BUSY, message, wait_us=wait_us)
+    elif refused is not None:
+        answered = refused
     else:
         answered = problem_answer(dialect.family, Problem.PROVIDER_UNREACHABLE, "The provider cannot be reached.")
     await client.answer(answered)

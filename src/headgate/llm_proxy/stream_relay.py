@@ -82,13 +82,15 @@ class StreamRelay:
         for event in self._passed.feed(passed):
             self._end.read(_told(event.data))
         reading = self._reading
-        if reading.usage.has_ended or not reading.needs_more:
+        if reading.usage.has_ended:
             return False
         try:
-            return not await self._call.hold_more(reading)
+            while reading.needs_more:
+                if not await self._call.hold_more(reading):
+                    return True
         except StoreError as error:  # what was made is settled at the end
             log.warning("no more could be held for a stream, which goes on: %s", error)
-            return False
+        return False
 
     async def _cut(self) -> None:
         """End the stream as a provider ends one that made its most tokens."""

@@ -89,9 +89,13 @@ class Attempt:
             if self._why:
                 self._handler.cancel()
             answer = await self._handler
-            written = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), default=_as_mapping).encode()
-        except asyncio.CancelledError:
-            await self._stopped()
+            written = _written(answer)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if self._why or (task is not None and task.cancelling()):
+                await self._stopped()
+            else:  # nobody stopped it: what its handler waits for was cancelled, and would be again
+                await self._failed(failure_of(error))
             return
         except Exception as error:
             await self._failed(failure_of(error))
@@ -191,6 +195,12 @@ def body_of(taken: Taken) -> dict[str, Any]:
     """The body that is to be sent."""
     body: dict[str, Any] = json.loads(taken.body)
     return body
+
+
+def _written(answer: Any) -> bytes:
+    """An answer as JSON. One that was cut may end in the middle of a pair of surrogates."""
+    text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), default=_as_mapping)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _as_mapping(told: Any) -> Any:

@@ -42,7 +42,7 @@ class Failure(NamedTuple):
 
 def failure_of(error: BaseException) -> Failure:
     """What an error means."""
-    message = f"{type(error).__name__}: {error}"[:500]
+    message = _in_words(error)
     status = _status_of(error)
     if status:
         busy = status in _BUSY
@@ -55,6 +55,15 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, ProviderError):
         return Failure(message, True, False, "unknown", _retry_after_of(error))
     return Failure(message, False, False, "unknown")
+
+
+def _in_words(error: BaseException) -> str:
+    """An error as text that can be kept anywhere: half of a pair of surrogates as an escape."""
+    try:
+        told = str(error)
+    except Exception:
+        told = "it does not say what"
+    return f"{type(error).__name__}: {told}"[:500].encode("utf-8", "backslashreplace").decode()
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
