@@ -216,6 +216,14 @@ def test_odd_headers_are_judged_or_refused_and_never_an_error(service: RunningSe
             assert answer.status_code in (200, 429), (name, value)
 
 
+@pytest.mark.parametrize("name", ["X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"])
+def test_what_the_gateway_says_twice_with_different_values_is_refused(service: RunningService, name: str) -> None:
+    for second in (name, name.replace("-F", "_F")):
+        for value, status in (("/api", 200), ("/other", 400)):
+            answer = service.client.get("/check/default", headers=[(name, "/api"), (second, value)])
+            assert answer.status_code == status, (second, value)
+
+
 def test_exactly_the_limit_passes_when_more_ask_at_once(service: RunningService) -> None:
     def ask(_: int) -> int:
         return service.check("/burst", client="198.51.100.8").status_code

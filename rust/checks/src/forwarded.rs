@@ -30,7 +30,9 @@ pub struct Forwarded<'a> {
     client_ip: String,
     headers: &'a HeaderMap,
     names: &'a Names,
-    host: OnceCell<Cow<'a, str>>,
+    /// None where the gateway names none: then it is its own.
+    host: Option<Cow<'a, str>>,
+    own_host: OnceCell<Cow<'a, str>>,
     lines: Remembered<'a>,
 }
 
@@ -60,7 +62,8 @@ impl<'a> Forwarded<'a> {
             client_ip: check.peer.to_string(),
             headers,
             names,
-            host: OnceCell::new(),
+            host: said(headers, &[FORWARDED_HOST])?,
+            own_host: OnceCell::new(),
             lines: Remembered::new(names.len()),
         })
     }
@@ -137,14 +140,12 @@ impl Subject for Forwarded<'_> {
     }
 
     fn host(&self) -> Result<&str, LeftToPython> {
-        Ok(self.host.get_or_init(|| {
-            let text = |name| match Lines::of(&name, self.headers) {
+        Ok(self.host.as_ref().unwrap_or_else(|| {
+            self.own_host.get_or_init(|| match Lines::of(&HOST, self.headers) {
                 Lines::None => Cow::Borrowed(""),
                 Lines::One(text) => text,
                 Lines::Several { joined, .. } => Cow::Owned(joined),
-            };
-            let forwarded = text(FORWARDED_HOST);
-            if forwarded.is_empty() { text(HOST) } else { forwarded }
+            })
         }))
     }
 

@@ -23,7 +23,7 @@ def forwarded_request(method: str, peer: str, rest: str, headers: Iterable[tuple
     request.method = (_header(request, "x-forwarded-method") or _header(request, "x-original-method") or method).upper()
     path = _header(request, "x-forwarded-uri") or _header(request, "x-original-uri") or rest
     request.path = target_text(path.encode("latin-1"))
-    request.host = request.headers.get("x-forwarded-host") or request.host
+    request.host = _header(request, "x-forwarded-host") or request.host
     return request
 
 
