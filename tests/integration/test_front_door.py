@@ -103,6 +103,26 @@ def test_the_client_of_the_front_door_is_counted_and_not_whom_it_names(policy: P
         assert service.client.get("/check/default/a", headers={"Headgate-Door-Peer": "no address"}).status_code == 200
 
 
+def test_what_is_left_to_python_is_counted_by_all_its_fields(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        "version: 1\nidentities: {user: {header: Proxy-Authorization, secret: true}}\nrules:\n"
+        "  - {name: sockets, match: {header: {Upgrade: websocket}}, by: [], limits: 1/hour fixed}\n"
+        "  - {name: users, match: {path: /wait}, by: [user], limits: 1/hour fixed, wait: 1ms}\n"
+        "  - {name: joined, match: {header: {Connection: Upgrade}}, by: [], limits: 1/hour fixed}\n"
+    )
+    with running_service(file) as service:
+        for names in ({}, {"Proxy_Authorization": "x"}):  # native checks do not say what a name with `_` is
+            sent = {"Upgrade": "websocket", **names}
+            assert service.client.get("/check/default", headers=sent).status_code == (429 if names else 200)
+        for user, status in (("a", 200), ("b", 200), ("a", 429)):
+            sent = {"Proxy-Authorization": user}
+            assert service.client.get("/check/default/wait", headers=sent).status_code == status
+        for path, status in (("/a", 200), ("/wait", 429)):
+            sent = {"Connection": "Upgrade", "Proxy-Authorization": "c"}
+            assert service.client.get(f"/check/default{path}", headers=sent).status_code == status
+
+
 def test_python_gives_no_meaning_to_the_field_of_the_front_door(policy: Path) -> None:
     with running_service(policy, "--threads", "0") as service:
         for status, address in [(200, "203.0.113.1"), (429, "203.0.113.2")]:

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use http::header::CONTENT_LENGTH;
 use http::{HeaderName, HeaderValue, Request, Response, Uri, Version, uri};
 use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -21,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tower_service::Service;
 
-use crate::hop_by_hop::remove_hop_by_hop;
+use crate::hop_by_hop::{remove_framing, remove_hop_by_hop};
 use crate::uploads::Upload;
 
 /// The field in which the Python service is told the address of the client. What a client sends in it is dropped.
@@ -198,8 +197,7 @@ impl Forward {
     ) -> Option<(Response<Incoming>, OwnedSemaphorePermit)> {
         let turn = Arc::clone(self.turns(request.uri().path())).acquire_owned().await.ok()?;
         let fields = request.headers_mut();
-        remove_hop_by_hop(fields);
-        fields.remove(CONTENT_LENGTH); // hyper says how long the body is
+        remove_framing(fields); // hyper says how long the body is
         fields.insert(PEER, HeaderValue::try_from(peer.to_string()).ok()?);
         let mut to = uri::Parts::default();
         to.scheme = Some(uri::Scheme::HTTP);
