@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headgate.errors import ArgumentError
-from headgate.policy.request import REPEATED, Repeated, Request, target_text
+from headgate.policy.request import Repeated, Request, target_text
 
 
 def forwarded_request(method: str, peer: str, rest: str, headers: Iterable[tuple[bytes, bytes]]) -> Request:
@@ -28,10 +28,14 @@ def forwarded_request(method: str, peer: str, rest: str, headers: Iterable[tuple
 
 
 def _header(request: Request, name: str) -> str:
-    """What the gateway says in a header. Only blanks are no part of it: bytes of UTF-8 may look like white space."""
+    """What the gateway says in a header. Only blanks are no part of it: bytes of UTF-8 may look like white space.
+
+    A line that says nothing hides none that says something: a client may have added it.
+    """
     sent = request.headers.get(name, "")
-    if type(sent) is Repeated:
-        if request.header(name) is REPEATED:
-            raise ArgumentError(f"{name} is there several times, with different values: let the gateway overwrite it")
-        sent = sent.values[-1]
-    return sent.strip(" \t")
+    if type(sent) is not Repeated:
+        return sent.strip(" \t")
+    said = {value.strip(" \t") for value in sent.values} - {""}
+    if len(said) > 1:
+        raise ArgumentError(f"{name} is there several times, with different values: let the gateway overwrite it")
+    return said.pop() if said else ""
