@@ -12,21 +12,19 @@ use http::header::{
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Take out of a request what says how it came: how its body is framed, and whether its connection goes on.
-pub fn remove_framing(fields: &mut HeaderMap) {
-    fields.remove(CONTENT_LENGTH);
-    fields.remove(TRANSFER_ENCODING);
-    fields.remove(EXPECT);
-    if fields.get_all(CONNECTION).iter().all(|options| only_says_whether_it_goes_on(options.as_bytes())) {
-        fields.remove(CONNECTION);
-    }
-}
+/// In this field the Python service is told what `Connection` said; what a client sends in it is dropped.
+const TOLD_CONNECTION: HeaderName = HeaderName::from_static("headgate-door-connection");
 
-fn only_says_whether_it_goes_on(options: &[u8]) -> bool {
-    options
-        .split(|byte| *byte == b',')
-        .map(<[u8]>::trim_ascii)
-        .all(|option| [&b""[..], b"close", b"keep-alive"].iter().any(|known| option.eq_ignore_ascii_case(known)))
+/// Take out of a request what says how it came: how its body is framed, and how its connection goes on.
+pub fn remove_framing(fields: &mut HeaderMap) {
+    for name in [CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT, TOLD_CONNECTION] {
+        fields.remove(name);
+    }
+    let told: Vec<_> = fields.get_all(CONNECTION).iter().cloned().collect();
+    fields.remove(CONNECTION);
+    for options in told {
+        fields.append(TOLD_CONNECTION, options);
+    }
 }
 
 /// Take out of a response what is of one connection.
@@ -89,9 +87,8 @@ mod tests {
             ("transfer-encoding", "chunked"),
             ("content-length", "3"),
         ];
-        let left = ["connection", "keep-alive", "proxy-authorization", "te", "upgrade"];
+        let left = ["headgate-door-connection", "keep-alive", "proxy-authorization", "te", "upgrade"];
         assert_eq!(left_of(remove_framing, &sent), left);
-        let goes_on = [("connection", "Keep-Alive"), ("connection", "close ,")];
-        assert!(left_of(remove_framing, &goes_on).is_empty());
+        assert!(left_of(remove_framing, &[("headgate-door-connection", "forged")]).is_empty());
     }
 }

@@ -31,8 +31,8 @@ fn the_service_behind_sees_the_request_and_the_clients_true_address() {
     lines.sort_unstable();
     let seen = [
         "",
-        "connection: keep-alive, x-key",
         "content-length: 5",
+        "headgate-door-connection: keep-alive, x-key",
         "headgate-door-peer: 127.0.0.1",
         "hello",
         "host: a:1",
