@@ -156,21 +156,34 @@ impl Turn {
     }
 }
 
-/// The way to the Python service, of one thread.
-pub struct Forward {
-    client: Client<Connector, Upload>,
+/// The turns of all threads: so that what waits behind one of them leaves none of them without.
+#[derive(Clone)]
+pub struct Turns {
     any: Arc<Semaphore>,
     prompt: Arc<Semaphore>,
 }
 
+impl Turns {
+    /// So many requests of each kind at a time.
+    pub fn new(at_once: usize) -> Self {
+        Self { any: Arc::new(Semaphore::new(at_once)), prompt: Arc::new(Semaphore::new(at_once)) }
+    }
+}
+
+/// The way to the Python service, of one thread.
+pub struct Forward {
+    client: Client<Connector, Upload>,
+    turns: Turns,
+}
+
 impl Forward {
-    /// Passes on to this socket so many requests of each kind at a time.
-    pub fn new(socket: PathBuf, at_once: usize) -> Self {
+    /// Passes on to this socket, in turns.
+    pub fn new(socket: PathBuf, turns: Turns) -> Self {
         let client = Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(64)
             .set_host(false)
             .build(Connector(Arc::new(socket)));
-        Self { client, any: Arc::new(Semaphore::new(at_once)), prompt: Arc::new(Semaphore::new(at_once)) }
+        Self { client, turns }
     }
 
     /// Whether a request to this path would have to wait for its turn.
@@ -180,8 +193,8 @@ impl Forward {
 
     fn turns(&self, path: &str) -> &Arc<Semaphore> {
         match Turn::of(path) {
-            Turn::Any => &self.any,
-            Turn::Prompt => &self.prompt,
+            Turn::Any => &self.turns.any,
+            Turn::Prompt => &self.turns.prompt,
         }
     }
 
