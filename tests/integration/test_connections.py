@@ -540,9 +540,12 @@ def test_an_upgrade_is_judged_and_not_taken_up(service: RunningService) -> None:
 
 @pytest.mark.parametrize(
     "sent",
-    [b"Content-Length: 15\r\n\r\n{\"request\": {}}", b"Transfer-Encoding: chunked\r\n\r\nf\r\n{\"request\": {}}\r\n0\r\n\r\n"],
+    [
+        b'Content-Length: 15\r\n\r\n{"request": {}}',
+        b'Transfer-Encoding: chunked\r\n\r\nf\r\n{"request": {}}\r\n0\r\n\r\n',
+    ],
     ids=["length", "chunks"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("path", [b"/v1/check", b"/v1/reserve"])
 def test_the_body_of_a_client_that_offers_an_upgrade_is_read(service: RunningService, path: bytes, sent: bytes) -> None:
     """As Java's own client offers HTTP/2."""

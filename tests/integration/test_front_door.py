@@ -18,6 +18,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from running import RunningService, running_service
+
 from until import until
 
 pytestmark = pytest.mark.integration
