@@ -173,6 +173,7 @@ def paths(draw: st.DrawFn) -> str:
 
 
 ANY_VALUE = st.sampled_from(VALUES[:12]) | st.sampled_from(VALUES) | st.text(max_size=5)
+FORWARDED_FOR = st.sampled_from(["X-Forwarded-For", "X-Forwarded-For", "X-Forwarded-For", "X_Forwarded_For"])
 LISTS = st.lists(st.sampled_from(ADDRESSES), max_size=4).map(", ".join)
 FORWARDED = st.sampled_from(
     [
@@ -191,7 +192,7 @@ def requests(draw: st.DrawFn) -> Request:
                 st.tuples(st.sampled_from([*HEADER_NAMES, "x_user_id"]), ANY_VALUE),
                 st.tuples(st.just("X-Tier"), st.sampled_from([*TIERS, "none"])),
                 st.tuples(st.just("Cookie"), st.sampled_from(COOKIES[:4]) | st.sampled_from(COOKIES)),
-                st.tuples(st.just("X-Forwarded-For"), LISTS),
+                st.tuples(FORWARDED_FOR, LISTS),
                 st.tuples(st.just("Forwarded"), FORWARDED),
             ),
             max_size=5,
@@ -231,7 +232,7 @@ HEADERS = st.lists(
         st.tuples(st.sampled_from([*HEADER_NAMES, "x_user_id"]), ANY_VALUE),
         st.tuples(st.just("X-Tier"), st.sampled_from([*TIERS, "none"])),
         st.tuples(st.just("Cookie"), st.sampled_from(COOKIES[:4]) | st.sampled_from(COOKIES)),
-        st.tuples(st.just("X-Forwarded-For"), LISTS),
+        st.tuples(FORWARDED_FOR, LISTS),
         st.tuples(st.just("Forwarded"), FORWARDED),
         st.tuples(st.just("Host"), st.sampled_from(["a.example.com", "shop.test:80", "x.b.example.com", "[::1]", ""])),
         st.tuples(st.sampled_from(["Origin", "Access-Control-Request-Method"]), st.sampled_from(["", "null", "PUT"])),

@@ -42,6 +42,8 @@ def forwarded(draw: st.DrawFn) -> ServiceRequest:
                     ("X-Forwarded-Host", original.host),
                     ("X-Forwarded-Host", "shop.test"),
                     ("x_forwarded_uri", "/health"),
+                    ("x_forwarded_uri", ""),
+                    ("X-Forwarded-Host", ""),
                     ("x_unknown", "1"),
                 ]
             ),

@@ -989,9 +989,10 @@ class Door:
 
     `checks` decide; None leaves every check to Python. `listeners` are the descriptors of listening sockets, which the
     door clones. What it does not answer itself it passes on to the HTTP server that listens on `python_socket`, a path,
-    with the address of the client in the field `headgate-door-peer`: `forwarded` requests at a time for each thread.
-    `bounds` is a `headgate.service.http.bounds.Bounds`; `streams` are those of one connection of HTTP/2. With `tls`
-    connections begin with TLS. Raises OSError for sockets and threads that cannot be had.
+    with the address of the client in the field `headgate-door-peer`: `forwarded` requests at a time, and as many of
+    those that wait for no others. `bounds` is a `headgate.service.http.bounds.Bounds`; `streams` are those of one
+    connection of HTTP/2. With `tls` connections begin with TLS. Raises OSError for sockets and threads that cannot be
+    had.
     """
 
     def __new__(

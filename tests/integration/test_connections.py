@@ -538,6 +538,22 @@ def test_an_upgrade_is_judged_and_not_taken_up(service: RunningService) -> None:
     assert [(answer.status, answer.headers["connection"]) for answer in answers] == [(200, "close")]
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b'Content-Length: 15\r\n\r\n{"request": {}}',
+        b'Transfer-Encoding: chunked\r\n\r\nf\r\n{"request": {}}\r\n0\r\n\r\n',
+    ],
+    ids=["length", "chunks"],
+)
+@pytest.mark.parametrize("path", [b"/v1/check", b"/v1/reserve"])
+def test_the_body_of_a_client_that_offers_an_upgrade_is_read(service: RunningService, path: bytes, sent: bytes) -> None:
+    """As Java's own client offers HTTP/2."""
+    head = b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    answers = exchange(service, head + b"HTTP2-Settings: AAMAAABk\r\n" + sent + CHECK)
+    assert [(answer.status, answer.headers["connection"]) for answer in answers] == [(200, "close")]
+
+
 def test_an_answer_is_read_though_its_request_was_too_large(service: RunningService) -> None:
     for _ in range(20):
         [answer] = exchange(service, b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * (4 << 20))

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
+import socket
 import stat
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from running import RunningService, running_service
+
+from until import until
 
 pytestmark = pytest.mark.integration
 
@@ -101,6 +107,53 @@ def test_the_client_of_the_front_door_is_counted_and_not_whom_it_names(policy: P
             answer = service.client.get("/check/default/login", headers={"Headgate-Door-Peer": address})
             assert answer.status_code == status
         assert service.client.get("/check/default/a", headers={"Headgate-Door-Peer": "no address"}).status_code == 200
+
+
+def test_what_is_left_to_python_is_counted_by_all_its_fields(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        "version: 1\nidentities: {user: {header: Proxy-Authorization, secret: true}}\nrules:\n"
+        "  - {name: sockets, match: {header: {Upgrade: websocket}}, by: [], limits: 1/hour fixed}\n"
+        "  - {name: users, match: {path: /wait}, by: [user], limits: 1/hour fixed, wait: 1ms}\n"
+        "  - {name: joined, match: {header: {Connection: Upgrade}}, by: [], limits: 1/hour fixed}\n"
+    )
+    with running_service(file) as service:
+        for names in ({}, {"Proxy_Authorization": "x"}):  # native checks do not say what a name with `_` is
+            sent = {"Upgrade": "websocket", **names}
+            assert service.client.get("/check/default", headers=sent).status_code == (429 if names else 200)
+        for user, status in (("a", 200), ("b", 200), ("a", 429)):
+            sent = {"Proxy-Authorization": user}
+            assert service.client.get("/check/default/wait", headers=sent).status_code == status
+        for path, status in (("/a", 200), ("/wait", 429)):
+            sent = {"Connection": "Upgrade", "Proxy-Authorization": "c"}
+            assert service.client.get(f"/check/default{path}", headers=sent).status_code == status
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_what_does_not_wait_in_line_never_stands_behind_what_does(tmp_path: Path, threads: str) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        "version: 1\nmax_waiting: 3000\nrules:\n"
+        "  - {name: slow, match: {path: /slow}, by: [], limits: 1 per 3 seconds bucket, wait: 1h}\n"
+        "  - {name: other, match: {path: /other}, by: [], limits: 1000/hour, wait: 1s}\n"
+    )
+    with many_descriptors(), running_service(file, "--threads", threads) as service, ExitStack() as stack:
+        address = httpx.URL(service.url)
+        for _ in range(1100):
+            client = stack.enter_context(socket.create_connection((address.host, address.port or 80), timeout=20))
+            client.sendall(b"GET /check/default/slow HTTP/1.1\r\nHost: a\r\n\r\n")
+        until(lambda: 990 < figures(service)["headgate_waiting_requests",] <= 1000)
+        for path in ("/check/default/other", "/"):
+            assert service.client.get(path, timeout=10).status_code == 200
+
+
+@contextmanager
+def many_descriptors() -> Iterator[None]:
+    """This process may have thousands of sockets, until the end of the block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if 0 < hard < 8192 else 8192, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_python_gives_no_meaning_to_the_field_of_the_front_door(policy: Path) -> None:

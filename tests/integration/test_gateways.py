@@ -159,6 +159,20 @@ def test_the_shown_configuration_lets_through_the_limit_and_refuses_the_rest(
     assert 'headgate_decisions_total{result="refused",rule="login"} 3.0' in metrics
 
 
+@pytest.mark.parametrize("gateway", ["nginx", "caddy"])
+def test_no_spelling_of_a_forwarding_header_makes_a_client_another(
+    request: pytest.FixtureRequest, gateway: str, service: RunningService
+) -> None:
+    url = request.getfixturevalue(gateway)
+    with httpx.Client(base_url=url, timeout=10) as client:
+        for name in ("X_Forwarded_For", "X_Forwarded-For", "x-forwarded_for"):
+            answers = [client.post("/api/login", headers={name: f"198.51.100.{end}"}) for end in range(4)]
+            assert 429 in [answer.status_code for answer in answers], name
+        for name in ("X_Forwarded_Host", "X_Forwarded_Uri", "X_Forwarded_Method"):
+            answer = client.post("/api/login", headers={name: "/health"})
+            assert answer.status_code in (400, 429), name
+
+
 def test_nginx_keeps_its_connection_to_the_service_whether_it_passes_or_refuses(
     tmp_path: Path, service: RunningService, upstream: int
 ) -> None:

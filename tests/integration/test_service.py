@@ -216,6 +216,24 @@ def test_odd_headers_are_judged_or_refused_and_never_an_error(service: RunningSe
             assert answer.status_code in (200, 429), (name, value)
 
 
+@pytest.mark.parametrize("name", ["X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"])
+def test_what_the_gateway_says_twice_with_different_values_is_refused(service: RunningService, name: str) -> None:
+    for second in (name, name.replace("-F", "_F")):
+        for value, status in ((b"/own", 200), (b"", 200), (b"/other", 400), (b"/own\xa0", 400)):
+            headers = [(name.encode(), b"/own"), (second.encode(), value)]
+            assert service.client.get("/check/default", headers=headers).status_code == status, headers
+
+
+@pytest.mark.parametrize("empty", ["X-Forwarded-", "X_Forwarded_"])
+def test_a_line_that_says_nothing_hides_nothing_that_the_gateway_says(service: RunningService, empty: str) -> None:
+    client = "198.51.100.77" if "_" in empty else "198.51.100.78"
+    gateways = {"X-Forwarded-Method": "POST", "X-Forwarded-Uri": "/api/login", "X-Forwarded-For": client}
+    clients = {"X-Original-Method": "GET", "X-Original-URI": "/health", f"{empty}Uri": "", f"{empty}Method": ""}
+    headers = [("X-API-Key", empty), *gateways.items(), *clients.items()]
+    answers = [service.client.get("/check/default", headers=headers).status_code for _ in range(4)]
+    assert answers == [200, 200, 200, 429]
+
+
 def test_exactly_the_limit_passes_when_more_ask_at_once(service: RunningService) -> None:
     def ask(_: int) -> int:
         return service.check("/burst", client="198.51.100.8").status_code

@@ -24,6 +24,8 @@ PIECES = [
     b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n",
     b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+    b"POST /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\nabc",
+    b"POST /a HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
     b"GET /a HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
     b"GET /a HTTP/1.1\r\n" + b"A: b\r\n" * 20 + b"\r\n",
     b"GET /" + b"a" * 300 + b" HTTP/1.1\r\n\r\n",

@@ -66,6 +66,17 @@ def test_the_lines_of_a_header_are_one_list_in_their_order_and_say_that_they_are
     assert sorted(headers) == ["a", "x-forwarded-for"] and len(headers) == 2
 
 
+@KINDS
+def test_the_list_of_a_header_has_no_lines_in_another_spelling_where_there_are_some_in_its_own(make: Any) -> None:
+    proxys = [("X-Forwarded-For", "192.0.2.1"), ("x-forwarded-for", "203.0.113.9")]
+    clients = ("X_Forwarded-For", "1.1.1.1")
+    for place in range(3):
+        headers = make([*proxys[:place], clients, *proxys[place:]]).headers
+        assert headers["x-forwarded-for"] == "192.0.2.1, 203.0.113.9"
+        assert type(headers["x-forwarded-for"]) is Repeated and len(headers["x-forwarded-for"].values) == 3
+    assert make([clients, clients]).headers["x-forwarded-for"] == "1.1.1.1, 1.1.1.1"
+
+
 COOKIES = [
     ([], ""),
     (["session=VALID"], "VALID"),

@@ -354,6 +354,24 @@ def test_an_early_refusal_tells_when_its_turn_would_have_come(core: str) -> None
 # Bounds, and those that give up.
 
 
+def test_what_stands_before_a_gate_may_let_fewer_wait(core: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        for bound, most, why in ((1, 1, "one turn"), (9, 2, "max_waiting")):
+            gate = AsyncGate(one("1/minute", "1h", max_waiting=2), store=make_store(core))
+            gate.bound_waiting(bound, "which is one turn")
+            client = by("", "203.0.113.1")
+            await used_up_async(gate, client)
+            waiting = [asyncio.ensure_future(gate.acquire(client)) for _ in range(most)]
+            await until_async(lambda gate=gate, most=most: standing(gate) == most)  # type: ignore[misc]
+            caplog.clear()
+            with caplog.at_level(logging.WARNING, "headgate"):
+                assert not await gate.acquire(client)
+            assert [why in record.message for record in caplog.records] == [True]
+            await cancelled(waiting)
+
+    asyncio.run(main())
+
+
 def test_more_than_the_policy_says_do_not_wait(core: str, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         gate = AsyncGate(one("1/hour", "1h", max_waiting=3), store=make_store(core))

@@ -10,10 +10,19 @@ const MOST_HEADERS: usize = 256;
 const MOST_ENTRIES: usize = 256;
 
 pub type Map<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
-/// Names in lower case, with "-" for "_", and lines, as they came.
-pub type Headers<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+/// Lines of headers, as they came.
+pub type Headers<'a> = Vec<Header<'a>>;
 /// Keys and values, in order.
 pub type Entries<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
+/// A line of a header.
+pub struct Header<'a> {
+    /// In lower case, with "-" for "_".
+    pub name: Cow<'a, str>,
+    pub line: Cow<'a, str>,
+    /// Whether the name was spelled without "_".
+    pub is_plain: bool,
+}
 
 /// The entries of a descriptor; a value that is not there is empty.
 pub fn read_entries<'a>(items: Vec<Value<'a>>) -> Result<Entries<'a>, LeftToPython> {
@@ -48,15 +57,16 @@ pub fn read_headers<'a>(fields: Map<'a>) -> Result<Headers<'a>, LeftToPython> {
     }
     let mut headers = Vec::with_capacity(fields.len());
     for (name, value) in fields {
+        let is_plain = !name.contains('_');
         let name = header_name(name)?;
         match value {
-            Value::Text(text) => headers.push((name, bounded(text)?)),
+            Value::Text(text) => headers.push(Header { name, line: bounded(text)?, is_plain }),
             Value::List(lines) => {
                 for line in lines {
                     let Value::Text(text) = line else {
                         return Err(LeftToPython);
                     };
-                    headers.push((name.clone(), bounded(text)?));
+                    headers.push(Header { name: name.clone(), line: bounded(text)?, is_plain });
                 }
             }
             _ => return Err(LeftToPython),

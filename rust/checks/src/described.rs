@@ -184,11 +184,19 @@ impl Reader<'_> {
 }
 
 impl<'a> Described<'a> {
+    /// The lines of a header, and all of them as one list, as `headgate.policy.request.joined` gives it.
     fn lines_of(&self, name: &str) -> Lines<'a> {
-        let mut lines = self.headers.iter().filter(|(own, _)| own == name).map(|(_, line)| line.clone());
-        match lines.next() {
-            Some(first) => Lines::from_lines(first, lines),
-            None => Lines::None,
+        let own = || self.headers.iter().filter(|header| header.name == name);
+        let mut lines = own().map(|header| header.line.clone());
+        let Some(first) = lines.next() else {
+            return Lines::None;
+        };
+        match Lines::from_lines(first, lines) {
+            Lines::Several { each, .. } if own().any(|header| header.is_plain) => {
+                let plain: Vec<&str> = own().filter(|header| header.is_plain).map(|header| &*header.line).collect();
+                Lines::Several { joined: plain.join(", "), each }
+            }
+            lines => lines,
         }
     }
 }

@@ -5,11 +5,9 @@ use std::cell::OnceCell;
 use std::fmt::Write;
 
 use headgate_policy::subject::{Name, Sent, Subject};
-use headgate_policy::value::{Value, one_of_lines};
 use headgate_server::decide::Check;
 use http::header::HOST;
-use http::{HeaderMap, HeaderName, HeaderValue};
-use smallvec::SmallVec;
+use http::{HeaderMap, HeaderName};
 
 use crate::header_text::{Lines, Names, Remembered, text_of};
 use crate::table::LeftToPython;
@@ -30,7 +28,9 @@ pub struct Forwarded<'a> {
     client_ip: String,
     headers: &'a HeaderMap,
     names: &'a Names,
-    host: OnceCell<Cow<'a, str>>,
+    /// None where the gateway names none: then it is its own.
+    host: Option<Cow<'a, str>>,
+    own_host: OnceCell<Cow<'a, str>>,
     lines: Remembered<'a>,
 }
 
@@ -60,45 +60,39 @@ impl<'a> Forwarded<'a> {
             client_ip: check.peer.to_string(),
             headers,
             names,
-            host: OnceCell::new(),
+            host: said(headers, &[FORWARDED_HOST])?,
+            own_host: OnceCell::new(),
             lines: Remembered::new(names.len()),
         })
     }
 }
 
-/// What the gateway says in the first of these headers that is not empty.
+/// What the gateway says in the first of these headers that is not empty; each line that says something says the same.
 fn said<'a>(headers: &'a HeaderMap, names: &[HeaderName]) -> Result<Option<Cow<'a, str>>, LeftToPython> {
     for name in names {
-        let mut values = headers.get_all(name).iter();
-        let (Some(first), others) = (values.next(), values) else {
-            continue;
-        };
-        let last = last_of(first, others)?;
-        if !last.is_empty() {
-            return Ok(Some(last));
+        let mut said: Option<Cow<'a, str>> = None;
+        for line in headers.get_all(name).iter().map(text_of).map(without_blanks) {
+            match &said {
+                _ if line.is_empty() => {}
+                Some(other) if *other != line => return Err(LeftToPython),
+                Some(_) => {}
+                None => said = Some(line),
+            }
+        }
+        if said.is_some() {
+            return Ok(said);
         }
     }
     Ok(None)
 }
 
-/// The last of lines that all say the same; only blanks are no part of it.
-fn last_of<'a>(
-    first: &'a HeaderValue,
-    others: impl Iterator<Item = &'a HeaderValue>,
-) -> Result<Cow<'a, str>, LeftToPython> {
-    let mut lines: SmallVec<[Cow<'a, str>; 1]> = std::iter::once(first).chain(others).map(text_of).collect();
-    if lines.len() > 1 {
-        let texts: Vec<&str> = lines.iter().map(|line| &**line).collect();
-        if one_of_lines(&texts) == Value::Repeated {
-            return Err(LeftToPython);
-        }
-    }
+/// Only blanks are no part of what is said.
+fn without_blanks(line: Cow<'_, str>) -> Cow<'_, str> {
     let blanks = [' ', '\t'];
-    Ok(match lines.pop() {
-        Some(Cow::Borrowed(text)) => Cow::Borrowed(text.trim_matches(blanks)),
-        Some(Cow::Owned(text)) => Cow::Owned(text.trim_matches(blanks).to_owned()),
-        None => Cow::Borrowed(""),
-    })
+    match line {
+        Cow::Borrowed(text) => Cow::Borrowed(text.trim_matches(blanks)),
+        Cow::Owned(text) => Cow::Owned(text.trim_matches(blanks).to_owned()),
+    }
 }
 
 /// A method in upper case; what has no ASCII case is Python's.
@@ -137,14 +131,12 @@ impl Subject for Forwarded<'_> {
     }
 
     fn host(&self) -> Result<&str, LeftToPython> {
-        Ok(self.host.get_or_init(|| {
-            let text = |name| match Lines::of(&name, self.headers) {
+        Ok(self.host.as_ref().unwrap_or_else(|| {
+            self.own_host.get_or_init(|| match Lines::of(&HOST, self.headers) {
                 Lines::None => Cow::Borrowed(""),
                 Lines::One(text) => text,
                 Lines::Several { joined, .. } => Cow::Owned(joined),
-            };
-            let forwarded = text(FORWARDED_HOST);
-            if forwarded.is_empty() { text(HOST) } else { forwarded }
+            })
         }))
     }
 

@@ -79,30 +79,53 @@ impl<'py, 'gate> ScopeSubject<'py, 'gate> {
         self.reading.peer(Text::of(peer)?)
     }
 
-    /// The lines of a header, found where they are.
+    /// The lines of a header, and all of them as one list, as `headgate.policy.request.joined` gives it.
     fn lines(&self, name: &WebName) -> Result<Lines<'py>, Trouble> {
         let wanted = name.in_scopes.as_deref().ok_or(Trouble::Python)?;
+        match self.found(wanted, Spelling::Any)? {
+            Lines::Several(..) if self.reading.is_of_framework => Err(Trouble::Python), // which one is its choice
+            Lines::Several(all, lines) => Ok(match self.found(wanted, Spelling::Plain)? {
+                Lines::None => Lines::Several(all, lines),
+                Lines::One(plain) => Lines::Several(plain.as_str()?.to_owned(), lines),
+                Lines::Several(plain, _) => Lines::Several(plain, lines),
+            }),
+            found => Ok(found),
+        }
+    }
+
+    /// The lines of a header, found where they are.
+    fn found(&self, wanted: &[u8], spelling: Spelling) -> Result<Lines<'py>, Trouble> {
         let headers = self.scope.get_item(intern!(self.scope.py(), "headers"))?.ok_or(Trouble::Python)?;
         let mut found = Lines::None;
         if let Ok(pairs) = headers.cast::<PyList>() {
             for pair in pairs.iter() {
-                found = found_in(found, &pair, wanted)?;
+                found = found_in(found, &pair, wanted, spelling)?;
             }
         } else {
             for pair in headers.cast::<PyTuple>().map_err(|_| Trouble::Python)? {
-                found = found_in(found, &pair, wanted)?;
+                found = found_in(found, &pair, wanted, spelling)?;
             }
         }
-        match found {
-            Lines::Several(..) if self.reading.is_of_framework => Err(Trouble::Python), // which one is its choice
-            found => Ok(found),
-        }
+        Ok(found)
     }
+}
+
+/// How the name of a field may be spelled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spelling {
+    /// With `_` for `-`, too.
+    Any,
+    Plain,
 }
 
 /// What was found of a header so far, and this field if it is one of that name.
 #[inline]
-fn found_in<'py>(found: Lines<'py>, pair: &Bound<'py, PyAny>, wanted: &[u8]) -> Result<Lines<'py>, Trouble> {
+fn found_in<'py>(
+    found: Lines<'py>,
+    pair: &Bound<'py, PyAny>,
+    wanted: &[u8],
+    spelling: Spelling,
+) -> Result<Lines<'py>, Trouble> {
     let (name, value) = match pair.cast::<PyTuple>() {
         Ok(pair) if pair.len() == 2 => (pair.get_item(0)?, pair.get_item(1)?),
         Ok(_) => return Err(Trouble::Python),
@@ -120,7 +143,7 @@ fn found_in<'py>(found: Lines<'py>, pair: &Bound<'py, PyAny>, wanted: &[u8]) -> 
         return Ok(found);
     }
     let plain = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
-    if name == wanted || name.iter().map(plain).eq(wanted.iter().copied()) {
+    if name == wanted || (spelling == Spelling::Any && name.iter().map(plain).eq(wanted.iter().copied())) {
         return found.and(Text::of_latin1(value)?);
     }
     Ok(found)

@@ -27,8 +27,8 @@ pub struct Bounds {
     pub take: Duration,
     /// How long a connection stays open between requests.
     pub idle: Duration,
-    /// Requests that are at the Python service at one time, for each thread; others wait their turn. Requests that
-    /// settle a hold, health and metrics have as many turns of their own.
+    /// Requests that are at the Python service at one time; others wait their turn. Requests that settle a hold, health
+    /// and metrics have as many turns of their own.
     pub forwarded: usize,
     /// Requests that one connection of HTTP/2 may have open.
     pub streams: u32,

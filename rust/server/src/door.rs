@@ -18,7 +18,7 @@ use crate::accepting::run;
 use crate::bounds::Bounds;
 use crate::decide::Decide;
 use crate::deciding::Deciding;
-use crate::forward::Forward;
+use crate::forward::{Forward, Turns};
 use crate::registry::Registry;
 use crate::stats::{Figures, Stats};
 use crate::tls::Tls;
@@ -62,12 +62,13 @@ impl Door {
             ends: AtomicBool::new(false),
         });
         let (ending, told) = watch::channel(None);
+        let turns = Turns::new(shared.bounds.forwarded);
         let mut door = Self { shared, ending, threads: vec![] };
         for number in 0..threads {
             let listener = listeners[number % listeners.len()].try_clone()?;
             listener.set_nonblocking(true)?;
             let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-            let forward = Forward::new(python_socket.clone(), door.shared.bounds.forwarded);
+            let forward = Forward::new(python_socket.clone(), turns.clone());
             let worker = Arc::new(Worker::new(Arc::clone(&door.shared), number, forward));
             let told = told.clone();
             let serve = move || runtime.block_on(run(worker, listener, told));

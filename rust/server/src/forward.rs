@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use http::header::CONTENT_LENGTH;
 use http::{HeaderName, HeaderValue, Request, Response, Uri, Version, uri};
 use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -21,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tower_service::Service;
 
-use crate::hop_by_hop::remove_hop_by_hop;
+use crate::hop_by_hop::{remove_framing, remove_hop_by_hop};
 use crate::uploads::Upload;
 
 /// The field in which the Python service is told the address of the client. What a client sends in it is dropped.
@@ -157,21 +156,34 @@ impl Turn {
     }
 }
 
-/// The way to the Python service, of one thread.
-pub struct Forward {
-    client: Client<Connector, Upload>,
+/// The turns of all threads: so that what waits behind one of them leaves none of them without.
+#[derive(Clone)]
+pub struct Turns {
     any: Arc<Semaphore>,
     prompt: Arc<Semaphore>,
 }
 
+impl Turns {
+    /// So many requests of each kind at a time.
+    pub fn new(at_once: usize) -> Self {
+        Self { any: Arc::new(Semaphore::new(at_once)), prompt: Arc::new(Semaphore::new(at_once)) }
+    }
+}
+
+/// The way to the Python service, of one thread.
+pub struct Forward {
+    client: Client<Connector, Upload>,
+    turns: Turns,
+}
+
 impl Forward {
-    /// Passes on to this socket so many requests of each kind at a time.
-    pub fn new(socket: PathBuf, at_once: usize) -> Self {
+    /// Passes on to this socket, in turns.
+    pub fn new(socket: PathBuf, turns: Turns) -> Self {
         let client = Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(64)
             .set_host(false)
             .build(Connector(Arc::new(socket)));
-        Self { client, any: Arc::new(Semaphore::new(at_once)), prompt: Arc::new(Semaphore::new(at_once)) }
+        Self { client, turns }
     }
 
     /// Whether a request to this path would have to wait for its turn.
@@ -181,8 +193,8 @@ impl Forward {
 
     fn turns(&self, path: &str) -> &Arc<Semaphore> {
         match Turn::of(path) {
-            Turn::Any => &self.any,
-            Turn::Prompt => &self.prompt,
+            Turn::Any => &self.turns.any,
+            Turn::Prompt => &self.turns.prompt,
         }
     }
 
@@ -198,8 +210,7 @@ impl Forward {
     ) -> Option<(Response<Incoming>, OwnedSemaphorePermit)> {
         let turn = Arc::clone(self.turns(request.uri().path())).acquire_owned().await.ok()?;
         let fields = request.headers_mut();
-        remove_hop_by_hop(fields);
-        fields.remove(CONTENT_LENGTH); // hyper says how long the body is
+        remove_framing(fields); // hyper says how long the body is
         fields.insert(PEER, HeaderValue::try_from(peer.to_string()).ok()?);
         let mut to = uri::Parts::default();
         to.scheme = Some(uri::Scheme::HTTP);

@@ -1,18 +1,33 @@
-//! Header fields that belong to one connection and are not passed on (RFC 9110, 7.6.1).
+//! Header fields that belong to one connection (RFC 9110, 7.6.1).
 //!
-//! Other fields stay, even if `Connection` names them: the door and the Python service are one server to their clients,
-//! and a check must be the same whichever of the two answers it. A client cannot make a field vanish by which it is
-//! counted.
+//! Of a request all others are passed on, those among them that other intermediaries take out: the door and the Python
+//! service are one server to their clients, and a check must be the same whichever of the two answers it. A client
+//! cannot make a field vanish by which it is counted.
 
 use http::header::{
-    CONNECTION, EXPECT, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
-    UPGRADE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Take out what is of one connection.
+/// In this field the Python service is told what `Connection` said; what a client sends in it is dropped.
+const TOLD_CONNECTION: HeaderName = HeaderName::from_static("headgate-door-connection");
+
+/// Take out of a request what says how it came: how its body is framed, and how its connection goes on.
+pub fn remove_framing(fields: &mut HeaderMap) {
+    for name in [CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT, TOLD_CONNECTION] {
+        fields.remove(name);
+    }
+    let told: Vec<_> = fields.get_all(CONNECTION).iter().cloned().collect();
+    fields.remove(CONNECTION);
+    for options in told {
+        fields.append(TOLD_CONNECTION, options);
+    }
+}
+
+/// Take out of a response what is of one connection.
 pub fn remove_hop_by_hop(fields: &mut HeaderMap) {
     for name in [
         CONNECTION,
@@ -35,10 +50,20 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    #[test]
-    fn what_is_of_one_connection_is_taken_out_and_the_rest_stays() {
+    fn left_of(remove: fn(&mut HeaderMap), sent: &[(&'static str, &'static str)]) -> Vec<String> {
         let mut fields = HeaderMap::new();
-        for (name, value) in [
+        for (name, value) in sent {
+            fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        remove(&mut fields);
+        let mut left: Vec<_> = fields.keys().map(|name| name.as_str().to_owned()).collect();
+        left.sort_unstable();
+        left
+    }
+
+    #[test]
+    fn of_a_response_what_is_of_one_connection_is_taken_out_and_the_rest_stays() {
+        let sent = [
             ("connection", "close, X-User"),
             ("x-user", "1"),
             ("keep-alive", "5"),
@@ -46,12 +71,24 @@ mod tests {
             ("upgrade", "h2c"),
             ("transfer-encoding", "chunked"),
             ("content-length", "3"),
-        ] {
-            fields.append(HeaderName::from_static(name), HeaderValue::from_static(value));
-        }
-        remove_hop_by_hop(&mut fields);
-        let mut left: Vec<_> = fields.keys().map(HeaderName::as_str).collect();
-        left.sort_unstable();
-        assert_eq!(left, ["content-length", "x-user"]);
+        ];
+        assert_eq!(left_of(remove_hop_by_hop, &sent), ["content-length", "x-user"]);
+    }
+
+    #[test]
+    fn of_a_request_only_what_says_how_it_came_is_taken_out() {
+        let sent = [
+            ("connection", "upgrade, close"),
+            ("upgrade", "websocket"),
+            ("te", "trailers"),
+            ("keep-alive", "5"),
+            ("proxy-authorization", "secret"),
+            ("expect", "100-continue"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "3"),
+        ];
+        let left = ["headgate-door-connection", "keep-alive", "proxy-authorization", "te", "upgrade"];
+        assert_eq!(left_of(remove_framing, &sent), left);
+        assert!(left_of(remove_framing, &[("headgate-door-connection", "forged")]).is_empty());
     }
 }

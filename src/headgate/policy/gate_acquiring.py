@@ -42,6 +42,10 @@ class _GateAcquiring:
         """Have a listener called with how many requests wait in line, whenever that changes; on any thread."""
         self._waits.listeners.append(listener)
 
+    def bound_waiting(self, most: int, why: str) -> None:
+        """Let no more than so many requests wait in line, whatever the policy says; the log tells why."""
+        self._waits.bound(most, why)
+
     @staticmethod
     def _hold(lease: float | None, lease_us: int | None, id: str | bytes | None, remember: float | None) -> Hold | None:
         """How a request is to be held; None where it is not."""

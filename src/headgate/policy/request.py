@@ -199,16 +199,24 @@ def _by_lower_name(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> He
 def _merged(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Headers of which some are given several times: each such is one list."""
     values: dict[str, list[str]] = {}
+    plain: dict[str, list[str]] = {}
     for name, value in pairs:
-        values.setdefault(header_name(name), []).append(value)
-    return {name: joined(several) for name, several in values.items()}
+        wanted = header_name(name)
+        values.setdefault(wanted, []).append(value)
+        if "_" not in name:
+            plain.setdefault(wanted, []).append(value)
+    return {name: joined(several, plain.get(name)) for name, several in values.items()}
 
 
-def joined(values: list[str]) -> str:
-    """The lines of one header as one list."""
+def joined(values: list[str], plain: list[str] | None) -> str:
+    """The lines of one header as one list.
+
+    `plain` are those whose name is spelled without `_`. Where there are any, the list has no others: a proxy that
+    writes a header of its own removes what a client sent under this name, and passes on what is spelled with `_`.
+    """
     if len(values) == 1:
         return values[0]
     try:
-        return Repeated(", ".join(values), tuple(values))
+        return Repeated(", ".join(plain or values), tuple(values))
     except TypeError:
         raise ArgumentError("names and values of headers are text") from None

@@ -26,7 +26,8 @@ from headgate.waiting.steps import Answer, Holding, Read, Request, Reserve, Stan
 
 log = logging.getLogger("headgate")
 
-_FULL = "%d requests wait in line already, which is max_waiting of the policy: more are refused"
+_FULL = "%d requests wait in line already, %s: more are refused"
+_BY_POLICY = "which is max_waiting of the policy"
 
 
 @dataclass(slots=True)
@@ -87,7 +88,12 @@ class RuleWaits:
         self.lines = arrival_lines(store, clock)
         self._arrivals: set[Arrival] = set()
         self._told_full = False
+        self._bound: tuple[int, str] | None = None
         self.listeners: list[Callable[[int], object]] = []
+
+    def bound(self, most: int, why: str) -> None:
+        """Let no more than so many wait, whatever a policy says."""
+        self._bound = most, why
 
     @property
     def waiting(self) -> int:
@@ -225,11 +231,14 @@ class RuleWaits:
 
     def _is_full(self, most: int) -> bool:
         """Whether no more requests may wait; the log says it once."""
+        why = _BY_POLICY
+        if self._bound is not None and self._bound[0] < most:
+            most, why = self._bound
         if len(self._arrivals) < most:
             return False
         if not self._told_full:
             self._told_full = True
-            log.warning(_FULL, most)
+            log.warning(_FULL, most, why)
         return True
 
     def _tell(self) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 class Repeated(str):
     """Text of what was sent several times with different values, of which none is the one value.
 
-    As a header it is the list of all values, in order, with ", " between them.
+    As a header it is the list of the values, in order, with ", " between them; see `headgate.policy.request.joined`.
     """
 
     __slots__ = ("values",)

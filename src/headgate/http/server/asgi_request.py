@@ -98,18 +98,18 @@ class ScopeHeaders(Mapping[str, str]):
         """The value of a header, `default` where it is not there."""
         wanted = name.lower().replace("_", "-").encode("latin-1", "replace")
         found: bytes | None = None
-        several: list[bytes] | None = None
         length = len(wanted)
         for own, value in self._pairs:
             if len(own) == length and (own == wanted or own.replace(b"_", b"-") == wanted):
-                if found is None:
-                    found = value
-                else:
-                    several = [found] if several is None else several
-                    several.append(value)
-        if several is not None:
-            return joined([value.decode("latin-1") for value in several])
+                if found is not None:
+                    return self._joined(wanted)
+                found = value
         return default if found is None else found.decode("latin-1")
+
+    def _joined(self, wanted: bytes) -> str:
+        """The lines of a header of which there are several."""
+        lines = [(own, value.decode("latin-1")) for own, value in self._pairs if own.replace(b"_", b"-") == wanted]
+        return joined([value for _, value in lines], [value for own, value in lines if own == wanted])
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.get(name) is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headgate.errors import ArgumentError
-from headgate.policy.request import REPEATED, Repeated, Request, target_text
+from headgate.policy.request import Repeated, Request, target_text
 
 
 def forwarded_request(method: str, peer: str, rest: str, headers: Iterable[tuple[bytes, bytes]]) -> Request:
@@ -23,15 +23,19 @@ def forwarded_request(method: str, peer: str, rest: str, headers: Iterable[tuple
     request.method = (_header(request, "x-forwarded-method") or _header(request, "x-original-method") or method).upper()
     path = _header(request, "x-forwarded-uri") or _header(request, "x-original-uri") or rest
     request.path = target_text(path.encode("latin-1"))
-    request.host = request.headers.get("x-forwarded-host") or request.host
+    request.host = _header(request, "x-forwarded-host") or request.host
     return request
 
 
 def _header(request: Request, name: str) -> str:
-    """What the gateway says in a header. Only blanks are no part of it: bytes of UTF-8 may look like white space."""
+    """What the gateway says in a header. Only blanks are no part of it: bytes of UTF-8 may look like white space.
+
+    A line that says nothing hides none that says something: a client may have added it.
+    """
     sent = request.headers.get(name, "")
-    if type(sent) is Repeated:
-        if request.header(name) is REPEATED:
-            raise ArgumentError(f"{name} is there several times, with different values: let the gateway overwrite it")
-        sent = sent.values[-1]
-    return sent.strip(" \t")
+    if type(sent) is not Repeated:
+        return sent.strip(" \t")
+    said = {value.strip(" \t") for value in sent.values} - {""}
+    if len(said) > 1:
+        raise ArgumentError(f"{name} is there several times, with different values: let the gateway overwrite it")
+    return said.pop() if said else ""

@@ -30,6 +30,9 @@ _FRAMING = frozenset((b"content-length", b"transfer-encoding", b"expect", b"host
 _PEER_OF_DOOR = b"headgate-door-peer"
 """The field in which the front door, and nobody else, says who its client is."""
 
+_CONNECTION_OF_DOOR = b"headgate-door-connection"
+"""The field in which it says what its client's `Connection` was."""
+
 
 class RequestRefused(Exception):
     """A request that is not read further, with the status and the detail of the response."""
@@ -79,7 +82,9 @@ class RequestReader:
         """Parse what has come. Raises RequestRefused; after that, and after an upgrade, nothing more can be fed."""
         try:
             self._parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:  # the request was handed over, as the last one of its connection
+        except httptools.HttpParserUpgrade as upgrade:  # the last request of its connection
+            if not self.is_handed_over:
+                self._read_body_of_upgrade(piece[upgrade.args[0] :])
             return
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, RequestRefused):
@@ -88,6 +93,14 @@ class RequestReader:
         self._unread += len(piece)
         if self._unread > self._bounds.head_bytes:
             raise self._head_too_large()
+
+    def _read_body_of_upgrade(self, piece: bytes | memoryview) -> None:
+        """Parse the body of a request that asks for an upgrade, which llhttp takes for what comes after the upgrade."""
+        self._parser = httptools.HttpRequestParser(_BodyOnly(self))
+        framing = b"Transfer-Encoding: chunked" if self._length < 0 else b"Content-Length: %d" % self._length
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
+        if piece:
+            self.feed(piece)
 
     @property
     def has_begun(self) -> bool:
@@ -141,6 +154,8 @@ class RequestReader:
         if self._by_door and name == _PEER_OF_DOOR:
             self._peer = value.decode("ascii")
             return
+        if self._by_door and name == _CONNECTION_OF_DOOR:
+            name = b"connection"
         self._head += len(name) + len(value) + 4
         self._fields.append((name, value))
         if len(self._fields) > self._bounds.fields or self._head > self._bounds.head_bytes:
@@ -195,6 +210,8 @@ class RequestReader:
             self._body += body
 
     def on_message_complete(self) -> None:
+        if self._parser.should_upgrade() and self._is_wanted and self._length:
+            return  # its body is still to be read
         self.phase = IDLE
         self._unread = self._head = 0
         if not self.is_handed_over:
@@ -224,3 +241,20 @@ def _path_of_absolute(target: bytes) -> bytes:
     if not target.startswith(b"/"):
         raise RequestRefused(400, "a request target is a path, such as /check/default")
     return target
+
+
+class _BodyOnly:
+    """What a parser calls that is given the body of a request, and no head; what comes behind it is not read."""
+
+    def __init__(self, reader: RequestReader) -> None:
+        self._reader = reader
+        self._is_complete = False
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_complete:
+            self._reader.on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._is_complete:
+            self._is_complete = True
+            self._reader.on_message_complete()

@@ -30,6 +30,9 @@ PASSED_ON = 2048
 """Requests that are at Python at one time; others wait for their turn. Half of it is kept for those that settle holds
 or ask for health and figures."""
 
+MOST_WAITING = 1000
+"""Of the other half, those that may wait in line: some turns are left for requests that do not wait."""
+
 _STREAMS = 128
 """Requests that one connection of HTTP/2 may have open."""
 
@@ -82,7 +85,7 @@ class FrontDoor:
             str(self._socket),
             self._checks(),
             threads=self._threads,
-            forwarded=-(-PASSED_ON // (2 * self._threads)),
+            forwarded=PASSED_ON // 2,
             streams=_STREAMS,
             bounds=self._bounds,
             tls=None if self._certificate is None else self._certificate.begin(),
@@ -92,6 +95,7 @@ class FrontDoor:
             self._batches.open()
         if self._ends:
             self._door.announce_end()
+        self._service.gate.bound_waiting(MOST_WAITING, "as many as may behind a front door (--threads 0 has none)")
         self._service.gate.reloaded.append(self._swap)
         self._service.gate.reloaded.append(self.reload)
         self._service.events.subscribed.append(self._swap)
