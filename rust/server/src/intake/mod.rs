@@ -12,6 +12,7 @@ pub mod head;
 #[cfg(any(test, fuzzing))]
 mod read_by_hyper;
 mod sending;
+mod target;
 
 use std::io;
 use std::pin::Pin;
@@ -27,6 +28,7 @@ use crate::connection::{Connection, Held, Wish};
 use crate::intake::chunks::{Chunks, MOST_EXTENSIONS, MOST_TRAILERS, Unfollowed};
 use crate::intake::frames::{Frames, PREFACE};
 use crate::intake::head::{Framing, Seen, read_head};
+use crate::intake::target::quote_target;
 use crate::problems::Refusal;
 use crate::transport::Transport;
 use crate::waiting::Waits;
@@ -131,7 +133,12 @@ impl Intake {
                     self.refuse(Refusal::head_too_large(self.bounds.head_bytes, self.bounds.fields));
                     return Ok(());
                 }
-                match read_head(&self.buffer, seen, &self.bounds) {
+                let mut read = read_head(&self.buffer, seen, &self.bounds);
+                if read.is_err() && quote_target(&mut self.buffer) {
+                    *seen = Seen::default();
+                    read = read_head(&self.buffer, seen, &self.bounds);
+                }
+                match read {
                     Ok(Some(head)) => {
                         let is_last = head.is_last;
                         self.hand_over(head.bytes);
