@@ -378,6 +378,15 @@ def test_what_does_not_count_is_given_back(colour: str) -> None:
     assert judge.passed(asked(x_user="b")) == [False]
 
 
+@pytest.mark.parametrize("part", ["a\udcff", "a\udcff" * 200, "\ud800"])
+@pytest.mark.parametrize("key", [lambda sent: sent, lambda sent: ("user", sent)])
+def test_a_key_of_bytes_that_are_no_text_is_counted(colour: str, part: str, key: Callable[[str], Any]) -> None:
+    """As aiohttp gives headers, and JSON texts: half a surrogate pair for what cannot be read."""
+    judge = Judge(colour, limits="2/minute", key=lambda request: key(request.headers["x-user"]))
+    assert judge.passed(*times(3, x_user=part)) == [True, True, False]
+    assert judge.passed(asked(x_user=part + "b"), asked(x_user="a")) == [True, True]
+
+
 def test_part_of_a_cost_is_given_back(colour: str) -> None:
     judge = Judge(colour, limits="10/minute bucket", cost=5, counts=lambda request, response: response.body_bytes)
     judge.answered(asked(), Response(200, {}, 2))
