@@ -8,6 +8,7 @@ import logging
 import weakref
 from collections import UserDict
 from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 
+from asgi_asking import drive as drive_scope
 from broken_store import BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, StoreTimeout, StoreUnavailable
 from headgate import core as cores
@@ -393,6 +395,65 @@ def test_a_cost_is_settled_when_the_answer_is_complete(kind: str) -> None:
     assert body == 13
     client.ask(path)
     assert limiter_tells == [80, 100 - body - 20]
+
+
+def _counted(kind: str, app: Any, method: str = "GET") -> int:
+    """How many bytes of a body `counts` is told of."""
+    told: list[int] = []
+
+    def count(request: Any, response: Any) -> bool:
+        told.append(response.body_bytes)
+        return True
+
+    options: Any = {"limits": "5/hour", "counts": count}
+    if kind == "asgi":
+        drive_scope(asgi.RateLimitMiddleware(app, **options), "/", method=method)
+    else:
+        client = Client(kind, limits="5/hour")
+        client.app = wsgi.RateLimitMiddleware(app, **options)
+        client.ask(method=method)
+    [body_bytes] = told
+    return body_bytes
+
+
+def test_bytes_that_a_wsgi_application_writes_itself_count() -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        write = start_response("200 OK", [])
+        write(b"12345")
+        return [b"678"]
+
+    assert _counted("wsgi", app) == 8
+
+
+@pytest.mark.parametrize("length", [None, b"1000", b"x"])
+@pytest.mark.parametrize("how", ["pathsend", "zerocopysend", "some of it"])
+def test_a_file_that_the_server_sends_counts(tmp_path: Path, how: str, length: bytes | None) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 1000)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        fields = [] if length is None else [(b"content-length", length)]
+        await send({"type": "http.response.start", "status": 200, "headers": fields})
+        if how == "pathsend":
+            await send({"type": "http.response.pathsend", "path": str(tmp_path / "file")})
+            return
+        with (tmp_path / "file").open("rb") as file:
+            some = {"count": 10} if how == "some of it" else {}
+            await send({"type": "http.response.zerocopysend", "file": file, "offset": 0, **some})
+
+    assert _counted("asgi", app) == (10 if how == "some of it" else 1000)
+
+
+def test_a_file_that_is_not_there_counts_nothing(tmp_path: Path) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.pathsend", "path": str(tmp_path / "gone")})
+
+    assert _counted("asgi", app) == 0
+
+
+def test_no_body_of_a_response_to_head_counts() -> None:
+    assert _counted("asgi", starlette()) > 0
+    assert _counted("asgi", starlette(), "HEAD") == 0
 
 
 def test_a_cost_that_turns_out_higher_takes_what_there_is(kind: str) -> None:

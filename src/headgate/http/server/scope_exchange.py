@@ -182,7 +182,7 @@ class ScopeExchange(Exchange):
             await app(scope, receive, send)
             return
         self.watched = True
-        watch = Watch(send, self.encoded_fields, self)
+        watch = Watch(send, self.encoded_fields, self, head=scope.get("method") == "HEAD")
         try:
             await app(scope, receive, watch.send)
         finally:
