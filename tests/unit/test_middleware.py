@@ -569,14 +569,37 @@ def test_other_messages_pass_as_they_are(adding: Any) -> None:
         send(message)
     assert [id(message) for message in sent] == [id(message) for message in messages]
     assert sent[1] == {"type": "websocket.send", "headers": []}
-    head: Any = MappingProxyType({"type": "http.response.start"})
-    with pytest.raises(TypeError):
-        send(head)
     with pytest.raises(KeyError):
         send({})
     generated = {"type": "http.response.start", "headers": (pair for pair in [(b"a", b"1")])}
     send(UserDict(generated))
-    assert sent[-1]["headers"] == [(b"a", b"1"), *OURS]
+    assert sent[-1] == {"type": "http.response.start", "headers": [(b"a", b"1"), *OURS]}
+
+
+@pytest.mark.parametrize("adding", ADDERS)
+def test_a_head_that_an_application_sends_again_is_not_changed(adding: Any) -> None:
+    sent: list[Any] = []
+    plain = {"type": "http.response.start", "status": 200, "headers": [(b"a", b"1")]}
+    for head in (plain, MappingProxyType(plain)):
+        for left in (b"4", b"3"):
+            adding(sent.append, [(b"ratelimit", left)])(head)
+            assert sent[-1] == {**plain, "headers": [(b"a", b"1"), (b"ratelimit", left)]}
+    assert plain == {"type": "http.response.start", "status": 200, "headers": [(b"a", b"1")]}
+
+
+@pytest.mark.parametrize("counts", [{}, {"counts": lambda request, response: True}])
+def test_each_client_is_told_its_own_state_by_an_application_with_one_head(counts: Any) -> None:
+    head = {"type": "http.response.start", "status": 200, "headers": []}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(head)
+        await send({"type": "http.response.body", "body": b""})
+
+    middleware = asgi.RateLimitMiddleware(app, limits="5/hour", clock=ManualClock(), **counts)
+    client = Client("asgi", limits="5/hour")
+    client.app = middleware
+    told = [client.ask(client=address).headers["ratelimit"] for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
+    assert [fields.partition(";")[2].partition(";")[0] for fields in told] == ["r=4", "r=3", "r=4"]
 
 
 @pytest.mark.parametrize("header", [{}, {"trusted_hops": 1}])

@@ -48,14 +48,15 @@ def encode_fields(fields: list[tuple[str, str]]) -> Fields:
 
 
 def python_adding(send: Send, fields: Fields) -> Send:
-    """`telling` for fields as ASGI has them."""
+    """`telling` for fields as ASGI has them. An application may send one message again and again: it is not changed."""
 
     # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
     def send_with_fields(message: Message) -> Awaitable[None]:
         if message["type"] in HEADS:
             own: list[tuple[bytes, bytes]] = list(message.get("headers") or ())
             written = {name for name, _ in own}  # in lower case, as ASGI has them
-            message["headers"] = [*own, *(field for field in fields if field[0] not in written)]
+            told = [*own, *(field for field in fields if field[0] not in written)]
+            return send({**message, "headers": told})
         return send(message)
 
     return send_with_fields
