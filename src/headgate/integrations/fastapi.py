@@ -121,7 +121,8 @@ class RateLimit:
         if judgement.refusal is not None:
             _answer_by_default(scope)
             raise RateLimitExceeded(judgement.refusal, judgement.decision)
-        _tell(response, exchange.encoded_fields())
+        if not exchange.watched:  # else what watches tells when all limits have judged, also those of a decorator
+            _tell(response, exchange.encoded_fields())
         return judgement.decision
 
     def _place(self, scope: Any, found: Found) -> RoutePlace | None:
