@@ -449,7 +449,7 @@ def test_an_endpoint_that_returns_no_response_is_told(how: str, limits: str) -> 
     async def values(request: Request) -> dict[str, int]:
         return {"a": 1}
 
-    app: Any = Starlette(routes=[Route("/", values)])  # type: ignore[arg-type]
+    app: Any = Starlette(routes=[Route("/", values)])
     for _ in range(2):  # and is not in flight when it has failed
         with pytest.raises(ConfigError, match=r"values is limited, so it returns a response .* not a dict; in FastAPI"):
             drive(app, "/")
