@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -507,6 +508,40 @@ def test_a_handler_has_a_fallback_of_its_own() -> None:
 
 
 # What counts by the response.
+
+
+def test_files_and_what_is_read_as_it_is_sent_count_by_their_bytes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 1000)
+    told: dict[tuple[str, str], int] = {}
+
+    def count(request: Request, response: Response) -> bool:
+        told[request.method, request.path] = response.body_bytes
+        return True
+
+    async def send_file(request: web.Request) -> web.FileResponse:
+        return web.FileResponse(tmp_path / "file")
+
+    async def send_opened(request: web.Request) -> web.Response:
+        return web.Response(body=BytesIO(b"y" * 700))
+
+    async def generate(request: web.Request) -> web.Response:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"a" * 400
+            yield b"b" * 400
+
+        return web.Response(body=parts())
+
+    limit = RateLimits()("99/minute", counts=count)
+    app = web.Application()
+    for path, handler in (("/file", send_file), ("/opened", send_opened), ("/generated", generate), ("/", read)):
+        app.router.add_get(path, limit(handler))
+    asks = [{"path": path, "method": method} for path in ("/file", "/opened", "/") for method in ("GET", "HEAD")]
+    asking(app, *asks, {"path": "/generated"})
+    assert told.pop(("GET", "/generated")) >= 800
+    assert told == {
+        ("GET", "/file"): 1000, ("GET", "/opened"): 700, ("GET", "/"): 4,
+        ("HEAD", "/file"): 0, ("HEAD", "/opened"): 0, ("HEAD", "/"): 0,
+    }  # fmt: skip
 
 
 def test_what_counts_is_told_what_was_answered(caplog: pytest.LogCaptureFixture) -> None:

@@ -46,7 +46,7 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
 from broken_store import NO_REDIS, BrokenStore
-from headgate import ConfigError, MemoryStore
+from headgate import AsyncGate, ConfigError, MemoryStore
 from headgate.http.keys import api_key, first_of, portable
 from headgate.http.server.options import Refusal, Response
 from headgate.integrations.django import (
@@ -978,3 +978,16 @@ def test_without_django_the_message_names_what_to_install() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert "pip install 'headgate[django]'" in json.loads(told.stdout)
+
+
+def test_a_policy_that_is_reloaded_asks_for_users_as_before() -> None:
+    """What is exempt asks the database, which Django lets no event loop do: it is asked in a thread."""
+    policy = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": "1/hour"}]}
+    gate = AsyncGate(policy)
+    told = {"policy": gate, "exempt": lambda request: request.user.is_authenticated}
+    middleware = [f"{__name__}.Authenticate", MIDDLEWARE]
+    with Site("asgi", [path("", read_async)], HEADGATE=told, MIDDLEWARE=middleware) as asked:
+        assert [asked.ask(X_User="ann").status_code for _ in range(2)] == [200, 200]
+        gate.reload(policy)
+        assert [asked.ask(X_User="ann").status_code for _ in range(2)] == [200, 200]
+        assert [asked.ask().status_code for _ in range(2)] == [200, 429]

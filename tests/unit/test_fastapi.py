@@ -32,6 +32,7 @@ from headgate.integrations.fastapi import (
     exempt,
     rate_limit,
 )
+from headgate.integrations.starlette import rate_limit as decorator
 from headgate.testing import ManualClock
 from subjects import parse_list
 
@@ -848,3 +849,48 @@ def test_a_missing_fastapi_names_the_command_that_installs_it(monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "headgate.integrations.fastapi")
     with pytest.raises(MissingExtraError, match=r"pip install 'headgate\[fastapi\]'"):
         importlib.import_module("headgate.integrations.fastapi")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_limit_that_has_least_left_is_told_also_that_of_a_decorator(how: str) -> None:
+    limits = RateLimits(clock=ManualClock(), **options_of(how))
+    app = FastAPI(dependencies=[Depends(limits("9/minute"))])
+    limits.install(app)
+
+    @app.get("/", dependencies=[Depends(limits("7/minute"))])
+    @decorator("3/minute", clock=ManualClock())
+    async def values(request: Request) -> dict[str, int]:
+        return {"a": 1}
+
+    answers = [ask(app) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert [parse_list(answer.headers["RateLimit"])[0][1]["r"] for answer in answers] == [2, 1, 0, 0]
+    assert all(len(answer.headers.get_list("RateLimit")) == 1 for answer in answers)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("installed", [True, False])
+def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request(how: str, installed: bool) -> None:
+    limits = RateLimits(clock=ManualClock(), **options_of(how))
+    app = FastAPI()
+    if installed:
+        limits.install(app)
+
+    @app.get("/inner", dependencies=[Depends(limits("2/minute"))])
+    async def inner() -> None: ...
+
+    @app.get("/batch", dependencies=[Depends(limits("3/minute"))])
+    async def batch(request: Request) -> list[int]:
+        told: list[int] = []
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                told.append(message["status"])
+
+        for _ in range(2):
+            await app({**request.scope, "path": "/inner", "raw_path": b"/inner"}, request.receive, send)
+        return told
+
+    answers = [ask(app, "/batch") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert [answer.json() for answer in answers[:3]] == [[200, 200], [429, 429], [429, 429]]

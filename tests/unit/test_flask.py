@@ -24,7 +24,7 @@ from broken_store import NO_REDIS, BrokenStore
 from headgate import ConfigError
 from headgate.http.keys import api_key, first_of, portable
 from headgate.http.server.options import Refusal, Response
-from headgate.integrations.flask import NO_ROUTE, RateLimits, exempt, rate_limit
+from headgate.integrations.flask import NO_ROUTE, RateLimitMiddleware, RateLimits, exempt, rate_limit
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list
@@ -710,3 +710,20 @@ def test_without_flask_the_message_names_what_to_install() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert "pip install 'headgate[flask]'" in json.loads(told.stdout)
+
+
+@pytest.mark.parametrize("read", [lambda request: request.form["user"], lambda request: request.get_json(force=True)])
+def test_a_function_of_the_middleware_takes_no_body_from_the_application(read: Callable[[flask.Request], str]) -> None:
+    app = flask.Flask("shop")
+
+    @app.post("/login")
+    def login() -> str:
+        return flask.request.form["user"]
+
+    inner = app.wsgi_app
+    app.wsgi_app = RateLimitMiddleware(inner, limits="5/minute", key=read)  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match=r"reads no body, .* limit the view by @rate_limit"):
+        app.test_client().post("/login", data={"user": "ann"})
+    by_query = RateLimitMiddleware(inner, limits="5/minute", key=lambda request: request.args.get("user"))
+    app.wsgi_app = by_query  # type: ignore[method-assign]
+    assert app.test_client().post("/login?user=ann", data={"user": "ann"}).text == "ann"

@@ -8,6 +8,7 @@ import logging
 import weakref
 from collections import UserDict
 from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 
+from asgi_asking import drive as drive_scope
 from broken_store import BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, StoreTimeout, StoreUnavailable
 from headgate import core as cores
@@ -395,6 +397,65 @@ def test_a_cost_is_settled_when_the_answer_is_complete(kind: str) -> None:
     assert limiter_tells == [80, 100 - body - 20]
 
 
+def _counted(kind: str, app: Any, method: str = "GET") -> int:
+    """How many bytes of a body `counts` is told of."""
+    told: list[int] = []
+
+    def count(request: Any, response: Any) -> bool:
+        told.append(response.body_bytes)
+        return True
+
+    options: Any = {"limits": "5/hour", "counts": count}
+    if kind == "asgi":
+        drive_scope(asgi.RateLimitMiddleware(app, **options), "/", method=method)
+    else:
+        client = Client(kind, limits="5/hour")
+        client.app = wsgi.RateLimitMiddleware(app, **options)
+        client.ask(method=method)
+    [body_bytes] = told
+    return body_bytes
+
+
+def test_bytes_that_a_wsgi_application_writes_itself_count() -> None:
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        write = start_response("200 OK", [])
+        write(b"12345")
+        return [b"678"]
+
+    assert _counted("wsgi", app) == 8
+
+
+@pytest.mark.parametrize("length", [None, b"1000", b"x"])
+@pytest.mark.parametrize("how", ["pathsend", "zerocopysend", "some of it"])
+def test_a_file_that_the_server_sends_counts(tmp_path: Path, how: str, length: bytes | None) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 1000)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        fields = [] if length is None else [(b"content-length", length)]
+        await send({"type": "http.response.start", "status": 200, "headers": fields})
+        if how == "pathsend":
+            await send({"type": "http.response.pathsend", "path": str(tmp_path / "file")})
+            return
+        with (tmp_path / "file").open("rb") as file:
+            some = {"count": 10} if how == "some of it" else {}
+            await send({"type": "http.response.zerocopysend", "file": file, "offset": 0, **some})
+
+    assert _counted("asgi", app) == (10 if how == "some of it" else 1000)
+
+
+def test_a_file_that_is_not_there_counts_nothing(tmp_path: Path) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.pathsend", "path": str(tmp_path / "gone")})
+
+    assert _counted("asgi", app) == 0
+
+
+def test_no_body_of_a_response_to_head_counts() -> None:
+    assert _counted("asgi", starlette()) > 0
+    assert _counted("asgi", starlette(), "HEAD") == 0
+
+
 def test_a_cost_that_turns_out_higher_takes_what_there_is(kind: str) -> None:
     told: list[int | None] = []
     client = Client(
@@ -508,14 +569,37 @@ def test_other_messages_pass_as_they_are(adding: Any) -> None:
         send(message)
     assert [id(message) for message in sent] == [id(message) for message in messages]
     assert sent[1] == {"type": "websocket.send", "headers": []}
-    head: Any = MappingProxyType({"type": "http.response.start"})
-    with pytest.raises(TypeError):
-        send(head)
     with pytest.raises(KeyError):
         send({})
     generated = {"type": "http.response.start", "headers": (pair for pair in [(b"a", b"1")])}
     send(UserDict(generated))
-    assert sent[-1]["headers"] == [(b"a", b"1"), *OURS]
+    assert sent[-1] == {"type": "http.response.start", "headers": [(b"a", b"1"), *OURS]}
+
+
+@pytest.mark.parametrize("adding", ADDERS)
+def test_a_head_that_an_application_sends_again_is_not_changed(adding: Any) -> None:
+    sent: list[Any] = []
+    plain = {"type": "http.response.start", "status": 200, "headers": [(b"a", b"1")]}
+    for head in (plain, MappingProxyType(plain)):
+        for left in (b"4", b"3"):
+            adding(sent.append, [(b"ratelimit", left)])(head)
+            assert sent[-1] == {**plain, "headers": [(b"a", b"1"), (b"ratelimit", left)]}
+    assert plain == {"type": "http.response.start", "status": 200, "headers": [(b"a", b"1")]}
+
+
+@pytest.mark.parametrize("counts", [{}, {"counts": lambda request, response: True}])
+def test_each_client_is_told_its_own_state_by_an_application_with_one_head(counts: Any) -> None:
+    head = {"type": "http.response.start", "status": 200, "headers": []}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(head)
+        await send({"type": "http.response.body", "body": b""})
+
+    middleware = asgi.RateLimitMiddleware(app, limits="5/hour", clock=ManualClock(), **counts)
+    client = Client("asgi", limits="5/hour")
+    client.app = middleware
+    told = [client.ask(client=address).headers["ratelimit"] for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
+    assert [fields.partition(";")[2].partition(";")[0] for fields in told] == ["r=4", "r=3", "r=4"]
 
 
 @pytest.mark.parametrize("header", [{}, {"trusted_hops": 1}])

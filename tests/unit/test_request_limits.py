@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate import ConfigError, MemoryStore, StoreUnavailable, TokenBucket
+from headgate import ArgumentError, ConfigError, MemoryStore, StoreUnavailable, TokenBucket
 from headgate.decision import Decision
 from headgate.http import asgi, wsgi
 from headgate.http.keys import header
@@ -378,6 +378,15 @@ def test_what_does_not_count_is_given_back(colour: str) -> None:
     assert judge.passed(asked(x_user="b")) == [False]
 
 
+@pytest.mark.parametrize("part", ["a\udcff", "a\udcff" * 200, "\ud800"])
+@pytest.mark.parametrize("key", [lambda sent: sent, lambda sent: ("user", sent)])
+def test_a_key_of_bytes_that_are_no_text_is_counted(colour: str, part: str, key: Callable[[str], Any]) -> None:
+    """As aiohttp gives headers, and JSON texts: half a surrogate pair for what cannot be read."""
+    judge = Judge(colour, limits="2/minute", key=lambda request: key(request.headers["x-user"]))
+    assert judge.passed(*times(3, x_user=part)) == [True, True, False]
+    assert judge.passed(asked(x_user=part + "b"), asked(x_user="a")) == [True, True]
+
+
 def test_part_of_a_cost_is_given_back(colour: str) -> None:
     judge = Judge(colour, limits="10/minute bucket", cost=5, counts=lambda request, response: response.body_bytes)
     judge.answered(asked(), Response(200, {}, 2))
@@ -486,6 +495,22 @@ def test_where_the_store_fails_all_counts_and_the_response_is_not_touched(
     assert "a request was not settled: nobody is there" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"error": "slow down"}, "refusal gives a Refusal of headgate.http.server.options, or None .* not a dict"),
+        ((429, [], b""), "not a tuple"),
+        (Refusal(429, [], "slow down"), "the body of a Refusal is bytes, not a str"),  # type: ignore[arg-type]
+        (Refusal(429, {"X": "1"}, b""), "the headers of a Refusal are pairs in a list, not a dict"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_can_be_no_refusal_is_told(colour: str, given: Any, message: str) -> None:
+    judge = Judge(colour, limits="1/minute", refusal=lambda request, decision, usual: given)
+    assert judge.passed(asked()) == [True]
+    with pytest.raises(ArgumentError, match=message):
+        judge.answer(asked())
+
+
 # Options that cannot be used.
 
 
@@ -503,6 +528,9 @@ def test_where_the_store_fails_all_counts_and_the_response_is_not_touched(
         ({"limits": "1/minute", "counts": 5}, "counts is a function of the request"),
         ({"limits": "1/minute", "counts": _coroutine}, "counts is no coroutine function"),
         ({"limits": "1/minute", "refusal": b"no"}, "refusal is a function of the request"),
+        ({"limits": "1/minute", "refusal": _coroutine}, "refusal is no coroutine function: nothing awaits"),
+        ({"limits": "1/minute", "on_decision": _coroutine}, "on_decision is no coroutine function: nothing awaits"),
+        ({"limits": "1/minute", "headers": None}, "headers are the name of a dialect, or a list of names, not None"),
         ({"limits": "1/minute", "on_decision": []}, "on_decision is a function of the request"),
         ({"limits": {"default": "1/minute"}, "tier": "pro"}, "tier is a function of the request"),
         ({"limits": "1/minute", "cost": -1}, "a cost is at least 0"),

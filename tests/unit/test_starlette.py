@@ -442,6 +442,19 @@ def test_stores_that_were_opened_are_warmed_up_and_closed_with_the_lifespan() ->
     asyncio.run(rate_limit.aclose())
 
 
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("limits", ["9/minute", "1 concurrent; 9/minute"])
+def test_an_endpoint_that_returns_no_response_is_told(how: str, limits: str) -> None:
+    @rate_limit(limits, **options_of(how))
+    async def values(request: Request) -> dict[str, int]:
+        return {"a": 1}
+
+    app: Any = Starlette(routes=[Route("/", values)])
+    for _ in range(2):  # and is not in flight when it has failed
+        with pytest.raises(ConfigError, match=r"values is limited, so it returns a response .* not a dict; in FastAPI"):
+            drive(app, "/")
+
+
 def test_a_missing_starlette_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "starlette", None)
     for name in [name for name in sys.modules if name.startswith("starlette.")]:

@@ -23,7 +23,7 @@ impl FieldSender {
     /// Gives what `send` gives: an awaitable.
     fn __call__<'py>(&self, py: Python<'py>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if is_head(message)? {
-            self.add(py, message)?;
+            return self.send.bind(py).call1((self.with_told(py, message)?,));
         }
         self.send.bind(py).call1((message,))
     }
@@ -55,19 +55,20 @@ fn is_head(message: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 impl FieldSender {
-    /// Add the fields to the message, but for those that the application wrote itself.
-    fn add(&self, py: Python<'_>, message: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// The message with the fields, but for those that the application wrote itself. It is another message: an
+    /// application may send the same one again, to another client.
+    fn with_told<'py>(&self, py: Python<'py>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let headers = intern!(py, "headers");
-        let own = match message.cast::<PyDict>() {
-            Ok(message) => message.get_item(headers)?,
-            Err(_) => Some(message.call_method1(intern!(py, "get"), (headers,))?),
+        let told = match message.cast_exact::<PyDict>() {
+            Ok(message) => message.copy()?,
+            Err(_) => py.get_type::<PyDict>().call1((message,))?.cast_into::<PyDict>()?,
         };
-        let own = match own {
+        let own = match told.get_item(headers)? {
             Some(own) if !own.is_none() => list_of(&own)?,
             _ => PyList::empty(py),
         };
-        let all = with_fields(&own, self.fields.bind(py), is_told)?;
-        message.set_item(headers, all)
+        told.set_item(headers, with_fields(&own, self.fields.bind(py), is_told)?)?;
+        Ok(told)
     }
 }
 

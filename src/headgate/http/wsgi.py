@@ -190,14 +190,22 @@ def _environ_name(name: str) -> str:
 def _ending(exchange: Exchange, app: WSGIApp, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
     """Run the application, and end the exchange with its response; one that fails has answered 500."""
     said: list[Any] = ["500 ", []]
+    written_bytes = 0
 
     def watching(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
         said[:] = status, headers
-        return start_response(status, headers, *error)
+        write = start_response(status, headers, *error)
+
+        def counting(part: bytes) -> Any:  # what applications had before iterables (PEP 3333)
+            nonlocal written_bytes
+            written_bytes += len(part)
+            return write(part)
+
+        return counting
 
     def end(body_bytes: int) -> None:
         told = Headers({name.lower(): value for name, value in said[1]})
-        exchange.end(Response(int(said[0].split(" ")[0]), told, body_bytes))
+        exchange.end(Response(int(said[0].split(" ")[0]), told, written_bytes + body_bytes))
 
     try:
         parts = app(environ, watching)

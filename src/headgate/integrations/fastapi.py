@@ -32,7 +32,7 @@ from headgate.http.server.routes import (
     is_exempt,
     route_place,
 )
-from headgate.http.server.scope_exchange import RoutePassed, exchange_of
+from headgate.http.server.scope_exchange import RoutePassed, begun_anew, exchange_of
 from headgate.limiter import Limiter
 
 try:
@@ -109,6 +109,10 @@ class RateLimit:
         if place is None:
             return None
         exchange = exchange_of(scope)
+        if exchange.template != place.template:
+            if exchange.template and not exchange.watched:  # an application asks itself with a scope that it was given
+                exchange = begun_anew(scope)
+            exchange.template = place.template
         if place.enforcer.settles and not exchange.watched:
             raise ConfigError(
                 "counts, and what is in flight, need a middleware that sees the responses: "
@@ -121,7 +125,8 @@ class RateLimit:
         if judgement.refusal is not None:
             _answer_by_default(scope)
             raise RateLimitExceeded(judgement.refusal, judgement.decision)
-        _tell(response, exchange.encoded_fields())
+        if not exchange.watched:  # else what watches tells when all limits have judged, also those of a decorator
+            _tell(response, exchange.encoded_fields())
         return judgement.decision
 
     def _place(self, scope: Any, found: Found) -> RoutePlace | None:

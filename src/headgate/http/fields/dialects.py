@@ -32,6 +32,8 @@ def fields_of(dialects: str | Sequence[str], clock: Clock = SYSTEM_CLOCK) -> Fie
 
     `clock` tells the moment that `x-epoch` counts from.
     """
+    if not isinstance(dialects, str | Sequence):
+        raise ConfigError(f"headers are the name of a dialect, or a list of names, not {dialects!r:.40}")
     names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
     writers: dict[str, Fields] = {**_WRITERS, "x-epoch": partial(_epoch, clock)}
     for name in names:

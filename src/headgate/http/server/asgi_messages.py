@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 from headgate import core
@@ -30,6 +33,9 @@ LASTS = frozenset({
 })  # fmt: skip
 """The messages that may be the last of a response: all but those that say `more_body`."""
 
+_FILES = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
+"""The messages that name a file, which the server sends."""
+
 
 def telling(send: Send, fields: list[tuple[str, str]]) -> Send:
     """Add fields to the head of the response; one that the application wrote itself stays as it is."""
@@ -42,14 +48,15 @@ def encode_fields(fields: list[tuple[str, str]]) -> Fields:
 
 
 def python_adding(send: Send, fields: Fields) -> Send:
-    """`telling` for fields as ASGI has them."""
+    """`telling` for fields as ASGI has them. An application may send one message again and again: it is not changed."""
 
     # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
     def send_with_fields(message: Message) -> Awaitable[None]:
         if message["type"] in HEADS:
             own: list[tuple[bytes, bytes]] = list(message.get("headers") or ())
             written = {name for name, _ in own}  # in lower case, as ASGI has them
-            message["headers"] = [*own, *(field for field in fields if field[0] not in written)]
+            told = [*own, *(field for field in fields if field[0] not in written)]
+            return send({**message, "headers": told})
         return send(message)
 
     return send_with_fields
@@ -79,13 +86,22 @@ class Watch:
     """What an application answers, seen on its way to the client; one that fails has answered 500.
 
     `fields` gives what is added to the head of the response. What `exchange` holds is freed once the last part of the
-    response is sent: what the application does in the background after that is not in flight.
+    response is sent: what the application does in the background after that is not in flight. No body is sent to a
+    `head` request, whatever the application says.
     """
 
-    __slots__ = ("_body_bytes", "_exchange", "_fields", "_headers", "_send", "_status")
+    __slots__ = ("_body_bytes", "_exchange", "_fields", "_head", "_headers", "_send", "_status")
 
-    def __init__(self, send: Send, fields: Callable[[], Fields] = _nothing, exchange: Ends | None = None) -> None:
+    def __init__(
+        self,
+        send: Send,
+        fields: Callable[[], Fields] = _nothing,
+        exchange: Ends | None = None,
+        *,
+        head: bool = False,
+    ) -> None:
         self._send = send
+        self._head = head
         self._fields = fields
         self._exchange = exchange
         self._status = 500
@@ -97,7 +113,8 @@ class Watch:
         """Pass a message on."""
         kind = message["type"]
         if kind not in HEADS:
-            self._body_bytes += len(message.get("body") or b"")
+            body = message.get("body")
+            self._body_bytes += len(body) if body else self._sent_by_server(message)
             exchange = self._exchange
             if exchange is not None and exchange.holds and kind in LASTS and not message.get("more_body"):
                 return self._send_last(message, exchange)
@@ -114,7 +131,25 @@ class Watch:
     def response(self) -> Response:
         """What was seen."""
         told = Headers({name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers})
-        return Response(self._status, told, self._body_bytes)
+        return Response(self._status, told, 0 if self._head else self._body_bytes)
+
+    def _sent_by_server(self, message: Message) -> int:
+        """How many bytes of a file a message has the server send: so many as it says, or else as the head does."""
+        kind = message["type"]
+        if kind not in _FILES:
+            return 0
+        if message.get("count") is not None:
+            return int(message["count"])
+        for name, value in self._headers:
+            if name == b"content-length" and value.isdigit():
+                return max(0, int(value) - self._body_bytes)
+        with suppress(OSError, KeyError):
+            if kind == "http.response.pathsend":
+                return Path(message["path"]).stat().st_size
+            file = message["file"]
+            size = os.fstat(file if isinstance(file, int) else file.fileno()).st_size
+            return max(0, size - (message.get("offset") or 0))
+        return 0
 
 
 def refuse(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from headgate.errors import ConfigError
 from headgate.http.server.ipv6_aggregate import MOST_TIMES
 from headgate.keys import Key
 from headgate.policy.client_address import UNIX, AddressRules, parse_network
+from headgate.policy.key_parts import LONGEST_VALUE, bounded
 from headgate.policy.request import REPEATED, Repeated
 
 _MOST_HOPS = 64
-_LONGEST_PART = 256
 SEVERAL = str(REPEATED)
 """The part of a key that stands for a value that was sent several times."""
 
@@ -74,19 +73,22 @@ def wide_rules(told: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRu
 
 
 def usable(key: Any) -> Any:
-    """A key as it is counted; None for one that lacks a part. Long parts, as a client may send them, are digests."""
-    if type(key) is str and 0 < len(key) <= _LONGEST_PART:
+    """A key as it is counted; None for one that lacks a part.
+
+    Parts that are long or no text, as a client may send them, are digests.
+    """
+    if type(key) is str and 0 < len(key) <= LONGEST_VALUE and key.isascii():
         return key
-    parts, long = parts_of(key), False
+    parts, plain = parts_of(key), True
     if not parts:
         return None
     for part in parts:
         if part is None or part == "":
             return None
-        if isinstance(part, str) and len(part) > _LONGEST_PART:
-            long = True
-    if long:
-        parts = tuple(_bounded(part) if isinstance(part, str) else part for part in parts)
+        if isinstance(part, str) and not (len(part) <= LONGEST_VALUE and part.isascii()):
+            plain = False
+    if not plain:
+        parts = tuple(bounded(part) if isinstance(part, str) else part for part in parts)
         return parts if isinstance(key, tuple) else parts[0]
     return key
 
@@ -102,12 +104,6 @@ def is_repeated(key: Any) -> bool:
 
 def parts_of(key: Any) -> tuple[Any, ...]:
     return key if isinstance(key, tuple) else (key,)
-
-
-def _bounded(part: str) -> str:
-    if len(part) <= _LONGEST_PART:
-        return part
-    return f"digest-{blake2b(part.encode('utf-8', 'surrogatepass'), digest_size=16, person=b'headgate').hexdigest()}"
 
 
 def within(scope: str, key: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from headgate.decorator import is_coroutine_function
 from headgate.errors import ArgumentError, ConfigError
+from headgate.http.server.options import Refusal
 from headgate.policy.request import Request
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,6 +62,8 @@ def given_own(told: Mapping[str, Any]) -> dict[str, Any]:
     for name, arguments in _OF_MORE.items():
         if callable(given.get(name)):
             given[name] = _of_more(name, given[name], arguments)
+    if callable(given.get("refusal")):
+        given["refusal"] = _giving_refusals(given["refusal"])
     return given
 
 
@@ -92,12 +95,35 @@ def of_request(name: str, function: Callable[..., Any]) -> Callable[[Request], A
 
 
 def _of_more(name: str, function: Callable[..., Any], arguments: int) -> Callable[..., Any]:
+    if name != "counts" and is_coroutine_function(function):
+        raise ConfigError(f"{name} is no coroutine function: nothing awaits what it gives")
     if is_portable(function):
         return function
     if not is_coroutine_function(function) and not takes(function, arguments):
         with_what = {"counts": "response", "on_decision": "decision", "refusal": "decision and the usual answer"}[name]
         raise ConfigError(f"{name} is a function of the request and the {with_what}, not {_called(function)}")
     return _of_own(function)
+
+
+def _giving_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that gives refusals, with the error that says so where it gives a framework's response, perhaps."""
+
+    def of(request: Any, decision: Any, usual: Refusal) -> Refusal | None:
+        given = function(request, decision, usual)
+        if given is None:
+            return None
+        if not isinstance(given, Refusal):
+            raise ArgumentError(
+                "refusal gives a Refusal of headgate.http.server.options, or None for the usual answer, "
+                f"not a {type(given).__name__}"
+            )
+        if not isinstance(given.body, bytes):
+            raise ArgumentError(f"the body of a Refusal is bytes, not a {type(given.body).__name__}")
+        if isinstance(given.headers, Mapping):
+            raise ArgumentError(f"the headers of a Refusal are pairs in a list, not a {type(given.headers).__name__}")
+        return given
+
+    return of
 
 
 def _of_own(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,6 +39,12 @@ class ScopeExchange(Exchange):
     request only where that is given to `counts` later.
     """
 
+    watcher: object = None
+    """The middleware that sees the response, where there is one."""
+
+    template = ""
+    """The route before which a dependency of it was asked."""
+
     def judge_route(
         self,
         enforcer: Enforcer,
@@ -182,7 +188,7 @@ class ScopeExchange(Exchange):
             await app(scope, receive, send)
             return
         self.watched = True
-        watch = Watch(send, self.encoded_fields, self)
+        watch = Watch(send, self.encoded_fields, self, head=scope.get("method") == "HEAD")
         try:
             await app(scope, receive, watch.send)
         finally:
@@ -200,6 +206,12 @@ def exchange_of(scope: Scope) -> ScopeExchange:
     return made
 
 
+def begun_anew(scope: Scope) -> ScopeExchange:
+    """The exchange of another request that is asked with the scope of one before, or a copy of it."""
+    made = scope[_KEY] = ScopeExchange()
+    return made
+
+
 def _continued(passed: Any) -> ScopeExchange:
     """The exchange of a request that its first limit let pass natively, now that more is to be done."""
     place: RoutePlace = passed.place
@@ -208,6 +220,7 @@ def _continued(passed: Any) -> ScopeExchange:
     judgement.decision, judgement.told, judgement.charge = passed.decision, passed.fields, passed.charge
     judgement.has_passed = True
     exchange = ScopeExchange()
+    exchange.template = place.template
     exchange._judged = (judgement,)
     continued: ScopeExchange = passed.become_exchange(exchange)
     return continued

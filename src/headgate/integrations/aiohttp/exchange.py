@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, payload, web
 
 from headgate.drive import begun
 from headgate.http.server.options import Refusal, Response
@@ -20,6 +20,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class AiohttpExchange(ResponseExchange):
     """The exchange of one request."""
 
+    is_head = False
+    """Whether no body is sent, whatever a handler answers."""
+
     async def handle(self, call: Callable[[], Awaitable[web.StreamResponse]], connection: object) -> web.StreamResponse:
         """Handle what a limit let pass; the outermost tells what remains, and ends the exchange.
 
@@ -28,27 +31,32 @@ class AiohttpExchange(ResponseExchange):
         if self.watched:
             return await call()
         self.watched = True
-        said = Response(500, {}, 0)
+        said, unsent = Response(500, {}, 0), None
         try:
             response = await call()
             if isinstance(response, web.StreamResponse):
                 said = self._seen(response)
+                unsent = response if self.settles and not _is_known(response) else None
             return response
         except web.HTTPException as raised:  # which is a response
             said = self._seen(raised)
             raise
         finally:
-            serving = asyncio.current_task() if self.holds else None
+            serving = asyncio.current_task() if self.holds or unsent is not None else None
             if serving is None or serving is connection:
                 await self.end_async(said)
-            else:  # this task sends the response now: what is in flight is freed when it is done, however it ends
-                serving.add_done_callback(lambda _: begun(self.end_async(said)))
+            else:  # this task sends the response now: it ends, and what is in flight is freed, when that is done
+                serving.add_done_callback(lambda _: begun(self.end_async(self._sent(unsent, said))))
+
+    def _sent(self, response: web.StreamResponse | None, said: Response) -> Response:
+        """What was answered by a response whose body was not known before it was sent, or else was `said`."""
+        return said if response is None else _said(response, head=self.is_head)
 
     def _seen(self, response: web.StreamResponse) -> Response:
         """What a handler answered; it is told what remains, where its head is not sent yet."""
         if not response.prepared:
             self.tell(response)
-        return _said(response) if self.settles else Response(response.status, {}, 0)
+        return _said(response, head=self.is_head) if self.settles else Response(response.status, {}, 0)
 
 
 # Texts are fine as keys of a request before aiohttp 3.14, and discouraged from then on.
@@ -68,6 +76,7 @@ async def answer(
     exchange: AiohttpExchange | None = request.get(_KEY)
     if exchange is None:
         exchange = request[_KEY] = AiohttpExchange()
+        exchange.is_head = request.method == hdrs.METH_HEAD
     enforcer = enforcers.of(request.match_info.apps[0])
     judgement = await exchange.judge_async(enforcer, AiohttpRequest(request, endpoint), by, counted_as)
     if judgement.refusal is None:
@@ -89,9 +98,23 @@ def _refused(refusal: Refusal) -> web.Response:
     return web.Response(body=refusal.body, status=refusal.status, headers=refusal.headers)
 
 
-def _said(response: web.StreamResponse) -> Response:
+def _said(response: web.StreamResponse, *, head: bool) -> Response:
     """What a handler answered, as `counts` is given it."""
     headers = {name.lower(): value for name, value in response.headers.items()}
+    return Response(response.status, headers, 0 if head else _body_bytes(response))
+
+
+def _is_known(response: web.StreamResponse) -> bool:
+    """Whether it is known how long a body is: all but that of a file and of what is read as it is sent."""
     body = getattr(response, "body", None)
-    body_bytes = len(body) if isinstance(body, bytes | bytearray) else response.body_length
-    return Response(response.status, headers, body_bytes)
+    return response.prepared or not (isinstance(response, web.FileResponse) or isinstance(body, payload.Payload))
+
+
+def _body_bytes(response: web.StreamResponse) -> int:
+    body = getattr(response, "body", None)
+    if isinstance(body, bytes | bytearray):
+        return len(body)
+    if isinstance(response, web.FileResponse):  # the system may send it, past what aiohttp counts
+        return response.content_length or 0
+    size = body.size if isinstance(body, payload.Payload) else None
+    return response.body_length if size is None else size

@@ -18,6 +18,7 @@ from headgate.drive import answered
 from headgate.errors import ConfigError
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.functions import OF_A_REQUEST, is_portable, takes
+from headgate.http.server.gate_requests import GateRequests
 from headgate.http.server.options import Answering, Options, RouteOptions
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
 from headgate.policy.request import Request
@@ -69,7 +70,10 @@ class Site:
         store = options.get("store", self._told.get("store", "memory://"))
         told = cast(RouteOptions, {**_with_groups(options), "store": self._opened(store)})
         limits = _with_groups({"limits": limits})["limits"]
-        return _awaiting(self._routes[asynchronous].enforcer(limits, told), asynchronous=asynchronous)
+        enforcer = self._routes[asynchronous].enforcer(limits, told)
+        if asynchronous:
+            enforcer.ask = _asking_again(enforcer.ask)
+        return enforcer
 
     def site_enforcer(self, *, asynchronous: bool) -> Enforcer | None:
         """What judges every request; None where neither limits nor a policy are told."""
@@ -82,8 +86,9 @@ class Site:
             own = _with_groups({name: told[name] for name in names if name in told})
             if "store" in own:
                 own["store"] = self._opened(own["store"])
-            enforcer = Enforcer(policy, cast(Options, own), asynchronous=asynchronous)
-            return _awaiting(enforcer, asynchronous=asynchronous)
+            if asynchronous:
+                return _PolicyOnALoop(policy, cast(Options, own))
+            return Enforcer(policy, cast(Options, own), asynchronous=False)
         if limits is None:
             return None
         return self.enforcer(limits, cast(RouteOptions, {"scope": _SITE, **told}), asynchronous=asynchronous)
@@ -200,21 +205,31 @@ def view_name_of(request: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _awaiting(enforcer: Enforcer, *, asynchronous: bool) -> Enforcer:
-    """An enforcer that awaits what its functions ask for, on an event loop."""
-    if asynchronous:
-        ask = enforcer.ask
+class _PolicyOnALoop(Enforcer):
+    """What judges by a policy on an event loop, and awaits what functions ask for, also once the policy is reloaded."""
 
-        async def ask_again(request: Request) -> Any:
-            for _ in OF_A_REQUEST:  # each may ask for something, once
-                try:
-                    return await answered(ask(request))
-                except NotThereYet as error:  # nothing is charged before all functions have answered
-                    await error.load()
-            return await answered(ask(request))
+    def __init__(self, policy: Any, options: Options) -> None:
+        super().__init__(policy, options, asynchronous=True)
+        self.ask = _asking_again(self.ask)
 
-        enforcer.ask = ask_again
-    return enforcer
+    def follow(self, source: GateRequests) -> None:
+        """Ask what is to be asked under a policy that was just reloaded."""
+        super().follow(source)
+        self.ask = _asking_again(self.ask)
+
+
+def _asking_again(ask: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """Decide for a request, and on an event loop await what functions of it ask for."""
+
+    async def ask_again(request: Request) -> Any:
+        for _ in OF_A_REQUEST:  # each may ask for something, once
+            try:
+                return await answered(ask(request))
+            except NotThereYet as error:  # nothing is charged before all functions have answered
+                await error.load()
+        return await answered(ask(request))
+
+    return ask_again
 
 
 def read_settings() -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import flask
 
+from headgate.errors import ConfigError
 from headgate.http import wsgi
 from headgate.http.server.functions import request_of
 from headgate.http.wsgi import Environ, WsgiRequest
@@ -32,7 +33,7 @@ class FlaskRequest(WsgiRequest):
         if self._own is None:
             proxy = cast(Any, flask.request)
             is_it = flask.has_request_context() and proxy.environ is self.environ
-            self._own = proxy._get_current_object() if is_it else flask.Request(self.environ)
+            self._own = proxy._get_current_object() if is_it else _WithoutBody(self.environ)
         return cast(flask.Request, self._own)
 
     def cookie(self, name: str) -> str:
@@ -42,6 +43,17 @@ class FlaskRequest(WsgiRequest):
     def query(self, name: str) -> str:
         """As `request.args.get`: the first, if a parameter was sent several times."""
         return self.own.args.get(name, "").strip()
+
+
+class _WithoutBody(flask.Request):
+    """A request before the application, which would find nothing left of a body that was read here."""
+
+    @property
+    def stream(self) -> Any:
+        raise ConfigError(
+            "a function of RateLimitMiddleware reads no body, of which the application would find nothing left: "
+            "limit the view by @rate_limit(...), whose functions may read it"
+        )
 
 
 @request_of.register

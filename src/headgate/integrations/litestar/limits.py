@@ -110,7 +110,7 @@ class _Limited:
     async def _watch(self, exchange: ScopeExchange, scope: Scope, receive: Receive, send: Send) -> None:
         """Run what is behind the outermost limit, tell what remains, and end the exchange."""
         exchange.watched = True
-        watch = Watch(send, exchange.encoded_fields, exchange)
+        watch = Watch(send, exchange.encoded_fields, exchange, head=scope.get("method") == "HEAD")
         said: Response | None = None
         try:
             await self._app(scope, receive, watch.send)

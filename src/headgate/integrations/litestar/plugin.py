@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NotRequired, TypedDict, Unpack
 
 from litestar.openapi.datastructures import ResponseSpec
@@ -110,7 +111,7 @@ class _Unrouted:
             judged = exchange.judge_route(enforcer, scope, LitestarRequest, "", self, _ALL)
             judgement = judged if isinstance(judged, Judgement) else await judged
             if judgement.refusal is None:
-                watch = Watch(_swallow, exchange.encoded_fields)
+                watch = Watch(partial(_tell, message), exchange.encoded_fields, head=scope["method"] == "HEAD")
                 await watch.send(message)
                 await exchange.end_async(watch.response())
             else:
@@ -119,8 +120,9 @@ class _Unrouted:
             message["body"] = scope[_REFUSED]
 
 
-async def _swallow(message: Message) -> None:
-    return None
+async def _tell(message: Message, told: Message) -> None:
+    """Have a message that Litestar sends say what it was told."""
+    message.update(told)
 
 
 def _replace(message: Message, refusal: Refusal, *, head: bool) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, living
-from headgate.http.server.scope_exchange import exchange_of
+from headgate.http.server.scope_exchange import begun_anew, exchange_of
 
 
 class Closes(Protocol):
@@ -35,7 +35,11 @@ class RateLimitHeaders:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        await exchange_of(scope).run(self.app, scope, receive, send)
+        exchange = exchange_of(scope)
+        if exchange.watcher is self:  # the application asks itself, with a scope that it was given: another request
+            exchange = begun_anew(scope)
+        exchange.watcher = self
+        await exchange.run(self.app, scope, receive, send)
 
     def _living(self, send: Send) -> Send:
         limits = self._rate_limits

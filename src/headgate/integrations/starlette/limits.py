@@ -152,6 +152,8 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
         if asked is not None and type(asked) is RoutePassed:
             try:
                 response = await call(*args, **kwargs)
+                if not isinstance(connection, WebSocket):
+                    _check_response(endpoint, response)
             except BaseException as raised:
                 if asked.exchange is not None:
                     await _end_failed(asked.exchange, raised)
@@ -174,6 +176,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             exchange.watched = True
             try:
                 response = await call(*args, **kwargs)
+                _check_response(endpoint, response)
             except BaseException as raised:
                 await _end_failed(exchange, raised)
                 raise
@@ -183,11 +186,23 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             return None
         if fallback is not None:
             told = encode_fields(without_content(refusal))
-            return Wrapped(await _call(fallback, args, kwargs), lambda: told)
+            response = await _call(fallback, args, kwargs)
+            _check_response(fallback, response)
+            return Wrapped(response, lambda: told)
         return RefusalResponse(refusal, head=scope["method"] == "HEAD")
 
     setattr(limited, _DEPTH, depth + 1)
     return limited
+
+
+def _check_response(endpoint: Endpoint, response: object) -> None:
+    """Raise ConfigError for what is no response: FastAPI makes one of it, but outside of the limit."""
+    if not callable(response):
+        named = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
+        raise ConfigError(
+            f"{named} is limited, so it returns a response of Starlette, not a {type(response).__name__}; in FastAPI "
+            "limit it by dependencies=[Depends(rate_limit(...))], of headgate.integrations.fastapi"
+        )
 
 
 async def _end_failed(exchange: ScopeExchange, raised: BaseException) -> None:

@@ -81,7 +81,7 @@ class Wrapped(StarletteResponse):
         return self._response(scope, receive, adding(send, fields) if fields else send)
 
     async def _end(self, exchange: ScopeExchange, scope: Scope, receive: Receive, send: Send) -> None:
-        watch = Watch(send, self._fields, exchange)
+        watch = Watch(send, self._fields, exchange, head=scope.get("method") == "HEAD")
         try:
             await self._response(scope, receive, watch.send)
         finally:
