@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 import pytest
 from fronts import FRONTS
@@ -603,3 +604,23 @@ def test_no_request_is_lost_at_the_end(tmp_path: Path, workers: tuple[str, ...])
             stop.set()
             assert sum(count.result() for count in counts) > 50
         assert lost == []
+
+
+@pytest.mark.parametrize("place", ["<b>`", '?search="two words"', '?<>`"', "?search=%22two%20words%22"])
+def test_targets_are_read_as_they_are_typed(place: str, front: str, tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        "version: 1\nidentities: {search: {query: search}}\n"
+        "rules: [{name: one, match: {path: '/shop/**'}, by: [search], missing: anonymous, limits: 1/hour fixed}]\n"
+    )
+    target = f"shop/{place.replace(' ', '%20')}"
+    with running_service(file) as service:
+        sent = [f"GET /check/default/{path} HTTP/1.1\r\nHost: x\r\n\r\n" for path in (target, quoted(target))]
+        assert [answer.status for answer in exchange(service, "".join(sent).encode())] == [200, 429]
+        other = sent[0].replace("/shop", "/else").encode()
+        assert [answer.status for answer in exchange(service, other)] == [200]
+
+
+def quoted(target: str) -> str:
+    """A target as clients send it that encode what is to be encoded."""
+    return quote(target, safe="/?=%")
