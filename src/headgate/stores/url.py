@@ -73,7 +73,7 @@ def _kind_shown(url: str) -> str:
     """What stands where a kind of store is meant, with the near one; nothing that may be a password."""
     scheme = url.partition(":")[0].lower()
     near = get_close_matches(scheme, (*_KINDS, *_REDIS), n=1, cutoff=0.6)
-    hint = f': did you mean "{near[0]}://"?' if near and near[0] != scheme else ""
+    hint = f': did you mean "{near[0]}://"?' if near and not url.lower().startswith(f"{near[0]}://") else ""
     return (repr(masked(url)) if masked(url) else "a text that begins otherwise") + hint
 
 
