@@ -77,7 +77,11 @@ class CallLimit:
         if isinstance(function, classmethod | staticmethod):
             raise ConfigError(f"put limit below @{type(function).__name__}, next to the function")
         if not callable(function) or inspect.isclass(function):
-            raise ConfigError(f"limit goes around a function or a method, not {function!r:.60}")
+            kind = "class" if inspect.isclass(function) else type(function).__name__
+            raise ConfigError(
+                f"limit goes around a function or a method, not a {kind}; without a key it is written "
+                "@limiter.limit(), with parentheses"
+            )
         call = self if self.key is not None else self._keyed_by(function)
         if self.in_flight:
             return cast(Callable[P, R], call._held(function))

@@ -7,7 +7,8 @@ Misuse is an exception, a refusal is not: a client over its limit gets a `Decisi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from headgate.decision import Decision
@@ -46,6 +47,10 @@ class LimitSyntaxError(ConfigError):
         self.text = text
         self.position = position
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        again = partial(type(self), text=self.text, position=self.position, path=self.path)
+        return again, (self.reason,), self.__dict__
+
 
 class MissingExtraError(ConfigError):
     """An optional library is not installed; the message names the command that installs it."""
@@ -54,7 +59,11 @@ class MissingExtraError(ConfigError):
 
     def __init__(self, purpose: str, *, extra: str) -> None:
         super().__init__(f"{purpose} needs optional parts that are not installed: pip install 'headgate[{extra}]'")
+        self.purpose = purpose
         self.extra = extra
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), extra=self.extra), (self.purpose,), self.__dict__
 
 
 class ArgumentError(HeadgateError, ValueError):

@@ -37,7 +37,7 @@ from headgate.stores.guard.choice import answering, rescued
 from headgate.stores.guard.fallback import Choice, check_choice
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store
 from headgate.stores.python_table import PythonDecisions
-from headgate.stores.url import open_store
+from headgate.stores.url import store_of
 from headgate.waiting.freed import freeing
 from headgate.waiting.lines import MOST_WAITERS, WaitingLines
 
@@ -62,7 +62,7 @@ class _BoundLimiter:
     ) -> None:
         self.limits = _read_limits(limits)
         self.name = _check_name(name)
-        self.store = open_store(store) if isinstance(store, str) else store
+        self.store = store_of(store)
         text = "; ".join(str(limit) for limit in self.limits)
         scope = f"limiter/{name}" if name else f"limits/{text}"
         self.definitions: tuple[NamedLimit, ...] = name_limits(
@@ -193,7 +193,12 @@ class _BoundLimiter:
             in_flight=any(not limit.is_rate for limit in self.limits),
         )
 
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        def decorate(*given: Callable[P, R], **named: object) -> Callable[P, R]:
+            if len(given) != 1 or named:  # called as the function that it was put above, which became the key
+                raise ConfigError(
+                    "a function is limited by @limiter.limit(), with parentheses: what is in them is its key"
+                )
+            [function] = given
             self._check_colour(function)
             return call.around(function)
 

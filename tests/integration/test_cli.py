@@ -397,3 +397,22 @@ def test_zone_says_what_is_wrong(tmp_path: Path) -> None:
     assert foreign.read_text() == "not a zone"
     wrong = run_headgate("zone", "info", "redis://user:secret@host/1")
     assert wrong.returncode == 1 and "secret" not in wrong.stderr
+    assert "did you mean" not in wrong.stderr
+
+
+@pytest.mark.parametrize("command", [["info"], ["validate", SHOP], ["explain", SHOP], ["schema"]])
+def test_a_command_without_a_standard_output_ends_as_with_one(command: list[str]) -> None:
+    told = in_a_shell('exec "$@" >&-', *command)
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", [["validate", "-"], ["replay", "-", "--policy", SHOP]])
+def test_a_command_without_a_standard_input_says_so(command: list[str]) -> None:
+    told = in_a_shell('exec "$@" <&-', *command)
+    assert (told.returncode, told.stderr) == (1, "headgate: standard input: Bad file descriptor\n")
+
+
+def in_a_shell(script: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """What a command tells that a shell starts; `"$@"` is the command in the shell's script."""
+    started = ["sh", "-c", script, "sh", sys.executable, "-m", "headgate", *command]
+    return subprocess.run(started, capture_output=True, text=True, check=False, timeout=60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -17,6 +18,7 @@ from redis_servers import Server
 from stalls import stalled_s
 from tcp_proxy import HOST
 
+from headgate import Limiter
 from headgate.errors import StoreError, StoreKeyError
 from headgate.stores.redis.store import RedisStore
 
@@ -316,4 +318,127 @@ def test_a_damaged_state_is_named_as_such(server: Server) -> None:
             for ask in (asker.hit, asker.peek, asker.read):
                 with pytest.raises(StoreKeyError, match="another program wrote it"):
                     ask("key")
+    client.close()
+
+
+RECORD_DAMAGE: dict[str, Any] = {
+    "a word": lambda record: b"hello",
+    "cut in the middle": lambda record: record[: len(record) // 2],
+    "cut at its end": lambda record: record[:-9],
+    "lengthened": lambda record: record + b"\xff" * 16,
+    "noise": lambda record: record[:32] + bytes(range(7, 7 + len(record) % 200)) + record[-20:],
+    "a lease without end": lambda record: record[:16] + struct.pack("<d", INF) + record[24:],
+    "a lease that is NaN": lambda record: record[:16] + struct.pack("<d", NAN) + record[24:],
+    "remembered for ever": lambda record: record[:24] + struct.pack("<d", INF) + record[32:],
+    "remembered for NaN": lambda record: record[:24] + struct.pack("<d", NAN) + record[32:],
+    "counts of nothing": lambda record: record[:32] + b"\0" * 8 + record[40:],
+    "huge counts": lambda record: record[:32] + b"\xff" * 8 + record[40:],
+    "units that are NaN": lambda record: record[:-40] + struct.pack("<5d", *[NAN] * 5),
+    **{
+        f"{value} at {at} from the end": lambda record, at=at, value=value: (
+            record[:-at] + struct.pack("<d", value) + record[len(record) - at + 8 :]
+        )
+        for at in range(8, 140)
+        for value in (INF, 1e300)
+    },
+    **{f"a byte more at {at}": lambda record, at=at: record[:at] + b"x" + record[at:] for at in range(32, 120, 8)},
+    **{f"ones at {at}": lambda record, at=at: record[:at] + b"\xff" * 8 + record[at + 8 :] for at in range(0, 160, 8)},
+}
+
+
+@pytest.mark.parametrize("text", ["5/minute bucket", "3 concurrent", "5/minute; 2 concurrent; 100/hour log"])
+def test_a_damaged_record_of_a_hold_is_an_answer_or_an_error_of_that_hold_alone(server: Server, text: str) -> None:
+    client: Any = redis.Redis(port=server.port)
+    raw = RedisStore(f"redis://{HOST}:{server.port}/0?timeout=5s", prefix=f"r{os.getpid()}-{next(_prefixes)}")
+    errors: dict[str, str] = {}
+    with Limiter(text, store=raw) as limiter:
+        for damage, change in RECORD_DAMAGE.items():
+            for ask in (limiter.commit, limiter.extend, lambda whole: limiter.extend(whole, more=1)):
+                held = limiter.reserve("damaged")
+                [name] = client.scan_iter(match=f"{raw.prefix}:*:hold/*")
+                client.set(name, change(client.get(name)))
+                try:
+                    ask(held.id)
+                except StoreKeyError:
+                    pass
+                except StoreError as error:
+                    errors[damage] = str(error)
+                limiter.reset("damaged")
+                client.delete(name)
+    client.close()
+    assert errors == {}, "what is wrong with one hold must not count as an outage"
+
+
+NUMBERS = 27
+"""Bytes behind the leases of a field: which digits have sets, when it expires, the limit's numbers."""
+
+PLACES_DAMAGE: dict[str, Any] = {
+    "a word": lambda field: b"hello",
+    "nothing": lambda field: b"",
+    "cut to a half": lambda field: field[: len(field) // 2],
+    "lengthened in front": lambda field: b"\xff" * 7 + field,
+    "lengthened": lambda field: field + b"\xff" * 60,
+    "leases of NaN": lambda field: struct.pack("<8d", *[NAN] * 8) + field,
+    "a lease without end": lambda field: field[:24] + struct.pack("<d", INF) + field[32:],
+    **{f"digits {value}": lambda field, value=value: field[:-NUMBERS] + struct.pack("<d", value) + field[8 - NUMBERS :]
+       for value in (INF, -INF, NAN, -1.0, 0.5, 3.0, 1e300, 2.0**53)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", PLACES_DAMAGE)
+def test_damaged_places_are_an_answer_or_an_error_of_their_key_and_no_endless_script(
+    server: Server, damage: str
+) -> None:
+    client: Any = redis.Redis(port=server.port)
+    raw = RedisStore(f"redis://{HOST}:{server.port}/0?timeout=5s", prefix=f"r{os.getpid()}-{next(_prefixes)}")
+    with Limiter("3 concurrent", store=raw) as limiter:
+        for act in ("peek", "reserve", "acquire", "extend", "commit", "reset"):
+            held = limiter.reserve("damaged")
+            [name] = client.scan_iter(match=f"{raw.prefix}:{{damaged}}:*")
+            client.hset(name, "p0", PLACES_DAMAGE[damage](client.hget(name, "p0")))
+            asks: dict[str, Callable[[], object]] = {
+                "peek": lambda: limiter.peek("damaged", 0),
+                "reserve": lambda: limiter.reserve("damaged"),
+                "acquire": lambda: limiter.acquire("damaged", timeout=0, lease=5),
+                "extend": held.extend,
+                "commit": held.commit,
+                "reset": lambda: None,
+            }
+            with suppress(StoreKeyError):  # a script without end is a StoreTimeout
+                asks[act]()
+            limiter.reset("damaged")
+            assert limiter.peek("damaged", 0).remaining == 3, "it is sound once it was forgotten"
+    client.close()
+
+
+def test_places_in_sets_that_never_end_are_no_endless_script(server: Server) -> None:
+    client: Any = redis.Redis(port=server.port)
+    raw = RedisStore(f"redis://{HOST}:{server.port}/0?timeout=5s", prefix=f"r{os.getpid()}-{next(_prefixes)}")
+    with Limiter("900 concurrent", store=raw) as limiter:
+        for cost in (300, 301, 200):
+            limiter.reserve("damaged", cost)
+        for name in client.scan_iter(match=f"{raw.prefix}:{{damaged}}:*p0:*"):
+            for member, _ in client.zrange(name, 0, -1, withscores=True):
+                client.zadd(name, {member: INF})
+        for cost in (1, 100, 450, 800):
+            with suppress(StoreKeyError):
+                limiter.reserve("damaged", cost)
+        limiter.reset("damaged")
+        assert limiter.peek("damaged", 0).remaining == 900
+    client.close()
+
+
+def test_a_settlement_that_cannot_be_sent_holds_up_no_other(server: Server) -> None:
+    client: Any = redis.Redis(port=server.port)
+    prefix = f"r{os.getpid()}-{next(_prefixes)}"
+    with Limiter("5/minute bucket", store=f"redis://{HOST}:{server.port}/0?timeout=5s&prefix={prefix}") as limiter:
+        store: Any = limiter.store
+        damaged, sound = limiter.reserve("damaged"), limiter.reserve("sound")
+        [name] = [name for name in client.scan_iter(match=f"{prefix}:*:hold/*") if b"{damaged}" in client.get(name)]
+        client.set(name, client.get(name)[:16] + struct.pack("<d", INF) + client.get(name)[24:32] + b"\xff" * 60)
+        for held in (damaged, sound):
+            store.kept.add(held.id, (0,), None, None)  # as in an outage
+        store.kept.close()
+        assert (store.stats().sent_later, store.stats().lost) == (1, 1)
+        assert limiter.peek("sound", 0).remaining == 5
     client.close()

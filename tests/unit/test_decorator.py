@@ -235,6 +235,16 @@ def test_what_stands_in_the_wrong_order_is_refused_where_it_is_written(core: str
         limiter.limit("key")(ManualClock)
 
 
+def test_limit_without_its_parentheses_is_told_when_the_function_is_called(core: str) -> None:
+    limiter = make_limiter(core, "1/hour", ManualClock())
+    function: Any = lambda *amounts, **named: None  # noqa: E731
+    charge: Any = limiter.limit(function)  # which is what @limiter.limit gives
+    for call in (charge, lambda: charge("secret"), lambda: charge(1, 2), lambda: charge(a=1)):
+        with pytest.raises(ConfigError, match=r"@limiter\.limit\(\), with parentheses") as caught:
+            call()
+        assert "secret" not in str(caught.value)
+
+
 def test_a_shadow_limiter_counts_and_tells_and_refuses_nobody(core: str) -> None:
     limiter = Limiter("2/hour", store=make_store(core), clock=ManualClock(), shadow=True)
     told = [limiter.hit("key") for _ in range(4)]

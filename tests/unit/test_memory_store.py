@@ -6,11 +6,13 @@ import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
-from headgate import ArgumentError, ConfigError, Decision, Limiter, MemoryStore
+from headgate import ArgumentError, AsyncGate, AsyncLimiter, ConfigError, Decision, Gate, Limiter, MemoryStore
 from headgate.stores.memory import ON_FULL
 from headgate.testing import ManualClock
 from subjects import make_limiter
@@ -296,6 +298,19 @@ def test_a_store_url_that_cannot_be_read_is_refused_without_showing_secrets(url:
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         Limiter("5/hour", store=url)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "store", [5, b"memory://", Path("/dev/shm/zone"), MemoryStore, redis.Redis(password="hunter2")]
+)
+def test_what_is_no_store_is_refused_where_it_is_given(store: Any) -> None:
+    policy = {"version": 1, "rules": [{"name": "a", "by": ["ip"], "limits": "5/minute"}]}
+    for make in (Limiter, AsyncLimiter, Gate, AsyncGate):
+        limits: Any = policy if make in (Gate, AsyncGate) else "5/minute"
+        with pytest.raises(ConfigError, match=r"a store is a URL such as .* or a store, not a \w+") as caught:
+            make(limits, store=store)
+        assert "hunter2" not in str(caught.value)
+        assert ("give a client of redis-py to RedisStore" in str(caught.value)) == isinstance(store, redis.Redis)
 
 
 def test_requests_in_flight_are_no_rate(core: str) -> None:

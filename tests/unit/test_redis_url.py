@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +70,15 @@ def test_options_are_headgates_or_redis_pys() -> None:
 def test_what_cannot_be_meant_is_refused(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("?", "\\?").replace("(", "\\(")):
         check_store_url(url)
+
+
+@pytest.mark.parametrize("prefix", ["", "{a}", "a*", "a b", "a\n", "x" * 41, "\u00fc", 5])
+def test_a_prefix_that_is_given_beside_a_url_or_a_client_is_checked_as_one_in_a_url(prefix: Any) -> None:
+    for server in ("redis://h", "redis://h?prefix=shop", redis.Redis()):
+        with pytest.raises(ConfigError, match="RedisStore: prefix is up to 40 letters, digits"):
+            RedisStore(server, prefix=prefix)
+    assert RedisStore("redis://h?prefix=shop").prefix == "shop"
+    assert RedisStore("redis://h?prefix=shop", prefix="hg:2").prefix == "hg:2"
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+sentinel", "redis+cluster"])

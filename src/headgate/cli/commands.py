@@ -39,7 +39,8 @@ class _Group(click.Group):
             try:
                 return super().invoke(ctx)
             finally:
-                sys.stdout.flush()  # that a reader has gone shows now, not when Python ends
+                if sys.stdout is not None:  # it is None where it was closed before Python began
+                    sys.stdout.flush()  # that a reader has gone shows now, not when Python ends
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +46,7 @@ def run_validate(files: Sequence[str], *, as_json: bool) -> bool:
 def _check(file: str) -> _Checked:
     checked = _Checked(STANDARD_INPUT if file == "-" else file)
     try:
-        text = sys.stdin.buffer.read(LARGEST_BYTES + 1) if file == "-" else Path(file).read_bytes()
+        text = _standard_input() if file == "-" else Path(file).read_bytes()
         document = read_document(text, checked.file)
         checked.policy = check_policy(document)
         checked.warnings = warnings_of(document, checked.policy)
@@ -56,6 +55,12 @@ def _check(file: str) -> _Checked:
     except OSError as error:
         checked.problems = [Problem((), error.strerror or str(error))]
     return checked
+
+
+def _standard_input() -> bytes:
+    from headgate.replay.sources import standard_input
+
+    return standard_input().read(LARGEST_BYTES + 1)
 
 
 def _tell(checked: _Checked) -> None:

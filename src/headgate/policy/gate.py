@@ -35,7 +35,7 @@ from headgate.stores.guard.fallback import Choice, check_choice
 from headgate.stores.guard.late_limits import bound_or_late
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import Store, StoreStats, warm_up, warm_up_async
-from headgate.stores.url import open_store
+from headgate.stores.url import store_of
 from headgate.waiting.steps import FOREVER_US
 
 
@@ -77,7 +77,7 @@ class _BoundPolicy:
         self._on_store_error = check_choice(on_store_error)
         compiled = read_policy(policy)
         chosen = compiled.store if store is None else store
-        self.store = open_store(chosen) if isinstance(chosen, str) else chosen
+        self.store = store_of(chosen)
         self._answering = answering(self.store)
         self._clock = clock
         self._waiting_clock = clock or self.store.clock

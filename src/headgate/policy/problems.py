@@ -46,6 +46,9 @@ class PolicyError(ConfigError):
         self.problems = tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
         super().__init__("\n".join(self._lines()))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.source, self.problems), self.__dict__
+
     def _lines(self) -> Iterable[str]:
         for problem in self.problems[:_MOST_SHOWN]:
             yield place_text(self.source, problem)

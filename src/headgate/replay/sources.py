@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import codecs
 import csv
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from errno import EBADF
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, BinaryIO, Literal
 
 from headgate.errors import ConfigError
 from headgate.replay.common_log import FIELDS, common_reader, read_block
@@ -219,10 +221,17 @@ def open_logs(names: Sequence[str], reading: Reading, folder: Path) -> list[Log]
             logs.append(Log(path, reading))
             continue
         copy = folder / f"copy-{place}"
-        with copy.open("wb") as into, nullcontext(sys.stdin.buffer) if name == "-" else path.open("rb") as stream:
+        with copy.open("wb") as into, nullcontext(standard_input()) if name == "-" else path.open("rb") as stream:
             shutil.copyfileobj(stream, into, CHUNK)
         logs.append(Log(copy, reading, "standard input" if name == "-" else name))
     return logs
+
+
+def standard_input() -> BinaryIO:
+    """Standard input; raises OSError where it was closed before Python began."""
+    if sys.stdin is None:
+        raise OSError(EBADF, os.strerror(EBADF), "standard input")
+    return sys.stdin.buffer
 
 
 def detect_format(sample: bytes) -> Format | None:

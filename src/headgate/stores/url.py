@@ -26,6 +26,17 @@ def open_store(url: str) -> Store:
     return build(**read_options(url))
 
 
+def store_of(given: object) -> Store:
+    """A store as callers name it, by its URL or as it is; raises ConfigError for anything else."""
+    if isinstance(given, str):
+        return open_store(given)
+    if not isinstance(given, Store):
+        kind = type(given)
+        hint = ": give a client of redis-py to RedisStore" if kind.__module__.partition(".")[0] == "redis" else ""
+        raise ConfigError(f'a store is a URL such as "memory://" or a store, not a {kind.__name__}{hint}')
+    return given
+
+
 def check_store_url(url: str) -> None:
     """Raise ConfigError for a URL that names no store; nothing is opened."""
     read_options, _ = _kind_of(url)
@@ -62,7 +73,7 @@ def _kind_shown(url: str) -> str:
     """What stands where a kind of store is meant, with the near one; nothing that may be a password."""
     scheme = url.partition(":")[0].lower()
     near = get_close_matches(scheme, (*_KINDS, *_REDIS), n=1, cutoff=0.6)
-    hint = f': did you mean "{near[0]}://"?' if near else ""
+    hint = f': did you mean "{near[0]}://"?' if near and not url.lower().startswith(f"{near[0]}://") else ""
     return (repr(masked(url)) if masked(url) else "a text that begins otherwise") + hint
 
 

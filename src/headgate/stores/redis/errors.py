@@ -74,8 +74,18 @@ _CLASSES = {
 _PHRASES = {
     "Authentication required": "NOAUTH",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
-    "data string too short": "NOSTATE",  # for a script
+    # What scripts run into where a value is none that they have written:
+    "data string too short": "NOSTATE",
     "attempt to ": "NOSTATE",
+    "bad argument #": "NOSTATE",
+    "command arguments must be strings or integers": "NOSTATE",
+    "value is not an integer or out of range": "NOSTATE",
+    "invalid expire time": "NOSTATE",
+    "not a valid float": "NOSTATE",
+    "min or max is not a float": "NOSTATE",
+    "hash value is not an integer": "NOSTATE",
+    "offset is out of range": "NOSTATE",
+    "too many results to unpack": "NOSTATE",
 }
 """The same of texts that tell more than their class."""
 

@@ -27,7 +27,7 @@ from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.sync_link import SyncLink
 from headgate.stores.redis.turns import Turns
-from headgate.stores.redis.url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, read_url
+from headgate.stores.redis.url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, check_prefix, read_url
 
 _SCANNED = 1000
 
@@ -52,12 +52,12 @@ class RedisStore(Store):
         self._sync_link: SyncLink | None = None
         self._async_link: AsyncLink | None = None
         self._scripts: dict[str, Script] = {}
-        self.prefix = prefix or DEFAULT_PREFIX
+        self.prefix = DEFAULT_PREFIX if prefix is None else check_prefix("prefix", prefix, "RedisStore")
         self.timeout_s = DEFAULT_TIMEOUT_S
         if isinstance(server, str):
             place = read_url(server)
             self.shown = place.shown
-            self.prefix = prefix or place.prefix
+            self.prefix = place.prefix if prefix is None else self.prefix
             self.timeout_s = place.timeout_s
             self.is_cluster = place.kind == "cluster"
             self._sync_link = SyncLink(place, None, self.shown, self._scripts)

@@ -162,9 +162,10 @@ def _time(name: str, value: str, shown: str) -> float:
     return float(match[1]) / (1000 if match[2] == "ms" else 1)
 
 
-def _prefix(name: str, value: str, shown: str) -> str:
-    if not _PREFIX.fullmatch(value):
-        raise ConfigError(f"{shown}: {name} is up to 40 letters, digits, _ . : or -, not {value[:40]!r}")
+def check_prefix(name: str, value: object, shown: str) -> str:
+    """A prefix of the names of keys: it has nothing that means more in a pattern, or that a Cluster goes by."""
+    if not isinstance(value, str) or not _PREFIX.fullmatch(value):
+        raise ConfigError(f"{shown}: {name} is up to 40 letters, digits, _ . : or -, not {value!r:.42}")
     return value
 
 
@@ -220,7 +221,7 @@ Read = Callable[[str, str, str], Any]
 
 _OWN: dict[str, tuple[str, Read]] = {
     "timeout": ("timeout_s", _time), "connect_timeout": ("connect_s", _time),
-    "prefix": ("prefix", _prefix), "max_connections": ("connections", _count),
+    "prefix": ("prefix", check_prefix), "max_connections": ("connections", _count),
 }  # fmt: skip
 _CONNECTION: dict[str, Read] = {
     "db": _database, "username": _text, "password": _text, "client_name": _name,

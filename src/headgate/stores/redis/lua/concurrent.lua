@@ -14,6 +14,9 @@ local former = false
 if value then
   local numbers
   digits, expires_s, numbers = unpack('<dI4c15', value, #value - 26)
+  if not (digits >= 0 and digits <= LARGEST and digits % 1 == 0) then
+    --@ include steps.no_state
+  end
   former = numbers ~= mark
   if #value > 27 then leases = sub(value, 1, #value - 27) end
 end
@@ -219,6 +222,9 @@ elseif digits == only then -- all leases are of one size
   end
 else
   --@ include concurrent.ends
+  if ends > 2 * LARGEST then -- a lease begins at LARGEST at the latest
+    --@ include steps.no_state
+  end
   local low, high = now, ends
   while high - low > 1 do
     local middle, freeing = math.floor((low + high) / 2), 0

@@ -10,15 +10,18 @@ for number = 1, #KEYS do
   reply[number] = value
   call('HDEL', key, field, '+' .. field, '+')
   if value and sub(field, 1, 1) == 'p' then
-    local digits, leases, now, ones = unpack('<d', value, #value - 26), sub(value, 1, #value - 27), 0, key .. field .. ':1'
-    local left, weight
+    local digits, leases, now, ones, left, weight = 0, '', 0, key .. field .. ':1', nil, nil
+    if #value > 26 then
+      digits, leases = unpack('<d', value, #value - 26), sub(value, 1, #value - 27 - (#value - 27) % LEASE)
+    end
+    if not (digits >= 0 and digits <= LARGEST and digits % 1 == 0) then digits = 2 * LARGEST - 1 end -- any may have sets
     --@ include concurrent.ends
     left, weight = digits, 1
     while left > 0 do
       if left % 2 == 1 then call('UNLINK', key .. field .. ':' .. weight) end
       left, weight = math.floor(left / 2), weight * 2
     end
-    reply[number] = pack('<d', ends)
+    reply[number] = pack('<d', math.min(math.floor(ends), LARGEST))
   end
   if sub(field, 1, 1) == 'w' then
     if value and #value % 2 == 0 and #value > 59 and byte(value, #value - 15) >= 2 then

@@ -20,6 +20,10 @@
 --@ parse
 local identity, lease_end, remember_us, groups, named, count, parted, settled, settled_us, at =
   unpack('<c16ddHHHHBd', record)
+if not (lease_end >= 0 and lease_end <= 2 * LARGEST and remember_us >= 0 and remember_us <= LARGEST
+  and settled_us >= 0 and settled_us <= LARGEST) then
+  --@ include steps.no_state
+end
 local actuals_at, names, epochs, limits = at, {}, {}, record
 at = at + 8 * groups
 for number = 1, named do names[number], epochs[number], at = unpack('<Hc0c8', record, at) end
@@ -50,7 +54,12 @@ at = parts_at
 for part = 1, parted do
   local costs = {}
   last_part_at = at
-  for group = 1, groups do costs[group], at = unpack('<d', record, at) end
+  for group = 1, groups do
+    costs[group], at = unpack('<d', record, at)
+    if not (costs[group] >= 0 and costs[group] <= LARGEST) then
+      --@ include steps.no_state
+    end
+  end
   local starts = {}
   part_costs[part], entries_at[part] = costs, starts
   for number = 1, count do

@@ -11,6 +11,7 @@ local given_us, actual = unpack('<dd', ARGV[1])
 local lease_end, remember_us, groups, named, count, parted, settled, settled_us, settled_with, key, epoch, at =
   unpack('<ddHHHHBddHc0c8', record, 17)
 if groups ~= 1 or named ~= 1 or settled > 1 or sub(record, at, at + #ARGV[2] - 1) ~= ARGV[2] then return 'X' end
+if not (lease_end <= 2 * LARGEST and remember_us <= LARGEST and settled_us <= LARGEST) then return 'X' end -- which says so
 local mode, limits_end = settled == 1 and PEEK or HIT, at + #ARGV[2]
 --@ include steps.moment
 local values = call('HMGET', key, '+', FIELDS)
@@ -23,7 +24,9 @@ if settled == 1 then
   outcome, actual = 'A', settled_with
 else
   for part = 1, parted do
-    held_in_all = held_in_all + unpack('<d', record, limits_end + part * PART_SIZE - PART_SIZE)
+    local units = unpack('<d', record, limits_end + part * PART_SIZE - PART_SIZE)
+    if not (units >= 0 and units <= LARGEST) then return 'X' end
+    held_in_all = held_in_all + units
   end
   if actual < 0 then actual = held_in_all end
   change_in_all = actual - held_in_all

@@ -7,6 +7,10 @@ if now_us < 0 then
   now_us = time[1] * 1000000 + time[2]
 end
 
+--@ no_state
+-- What no script has written: loops over such a number might have no end.
+return redis.error_reply('NOSTATE a value is none of a limit')
+
 --@ numbers
 --@ include ALGORITHM.numbers
 local now = now_us
