@@ -652,3 +652,30 @@ def test_a_missing_library_names_the_command_that_installs_it(monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "headgate.integrations.litestar")
     with pytest.raises(MissingExtraError, match=r"pip install 'headgate\[litestar\]'"):
         importlib.import_module("headgate.integrations.litestar")
+
+
+def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request() -> None:
+    limits = RateLimits(clock=ManualClock())
+
+    @get("/inner", middleware=[limits("2/minute")])
+    async def inner() -> str:
+        return "inner"
+
+    @get("/batch", middleware=[limits("3/minute")])
+    async def batch(request: Request[Any, Any, Any]) -> list[int]:
+        told: list[int] = []
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                told.append(message["status"])
+
+        for _ in range(2):
+            scope: Any = {**request.scope, "path": "/inner", "raw_path": b"/inner"}
+            await app(scope, request.receive, send)
+        return told
+
+    app = Litestar([inner, batch])
+    with TestClient(app) as client:
+        answers = [client.get("/batch") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert [answer.json() for answer in answers[:3]] == [[200, 200], [429, 429], [429, 429]]

@@ -462,3 +462,44 @@ def test_a_missing_starlette_names_the_command_that_installs_it(monkeypatch: pyt
     monkeypatch.delitem(sys.modules, "headgate.integrations.starlette")
     with pytest.raises(MissingExtraError, match=r"pip install 'headgate\[starlette\]'"):
         importlib.import_module("headgate.integrations.starlette")
+
+
+@pytest.mark.parametrize("where", ["decorator", "route", "mount", "application"])
+def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request(limits: Limits, where: str) -> None:
+    async def batch(request: Request) -> Response:
+        asked = [await asked_of(app, {**request.scope, "path": "/inner", "raw_path": b"/inner"}) for _ in range(2)]
+        return JSONResponse(asked)
+
+    def limit(text: str) -> list[Middleware]:
+        return [Middleware(RouteLimit, limits=text, rate_limits=limits)]
+
+    if where == "decorator":
+        app = Starlette(routes=[Route("/inner", limits("2/minute")(read)), Route("/batch", limits("3/minute")(batch))])
+    elif where == "route":
+        inner = Route("/inner", read, middleware=limit("2/minute"))
+        app = Starlette(routes=[inner, Route("/batch", batch, middleware=limit("3/minute"))])
+    elif where == "mount":
+        inner = Route("/inner", limits("2/minute")(read))
+        app = Starlette(routes=[Mount("/", routes=[inner, Route("/batch", batch)], middleware=limit("9/minute"))])
+    else:
+        inner = Route("/inner", limits("2/minute")(read))
+        app = Starlette(routes=[inner, Route("/batch", batch)], middleware=limit("9/minute"))
+    passing = 3 if where in ("decorator", "route") else 9
+    answers = [ask(app, "/batch") for _ in range(passing + 1)]
+    assert [answer.status_code for answer in answers] == [200] * passing + [429]
+    assert [answer.json() for answer in answers[:3]] == [[200, 200], [429, 429], [429, 429]]
+
+
+async def asked_of(app: Starlette, scope: Any) -> int:
+    """The status of what an application answers to a scope."""
+    told: list[int] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            told.append(message["status"])
+
+    await app(scope, receive, send)
+    return told[0]

@@ -43,7 +43,11 @@ class ScopeExchange(Exchange):
     """The middleware that sees the response, where there is one."""
 
     template = ""
-    """The route before which a dependency of it was asked."""
+    """The route at which, or before a dependency of which, a limit was asked; "" where none was so far."""
+
+    def has_asked(self, by: object) -> bool:
+        """Whether the limit `by` was asked already."""
+        return any(judgement.by is by for judgement in self._judged)
 
     def judge_route(
         self,
@@ -204,6 +208,18 @@ def exchange_of(scope: Scope) -> ScopeExchange:
     made = ScopeExchange() if type(exchange) is not RoutePassed else _continued(exchange)
     scope[_KEY] = made
     return made
+
+
+def exchange_at(scope: Scope, template: str, by: object = None) -> ScopeExchange:
+    """`exchange_of` at a route: a new one where the limit `by` was asked already, or one at another route.
+
+    Then an application asks itself, with the scope that it was given or a copy of it.
+    """
+    exchange = exchange_of(scope)
+    if exchange.template not in ("", template) or (by is not None and exchange.has_asked(by)):
+        exchange = begun_anew(scope)
+    exchange.template = template
+    return exchange
 
 
 def begun_anew(scope: Scope) -> ScopeExchange:

@@ -11,7 +11,7 @@ from headgate.http.server.client_watch import watching
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Response, RouteOptions
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
-from headgate.http.server.scope_exchange import ScopeExchange, exchange_of
+from headgate.http.server.scope_exchange import ScopeExchange, exchange_at
 from headgate.integrations.litestar.request import LitestarRequest, application_of, template_of
 
 
@@ -90,7 +90,7 @@ class _Limited:
         if not judged or not self._applies:
             await self._app(scope, receive, send)
             return
-        exchange = exchange_of(scope)
+        exchange = exchange_at(scope, self._template)
         limit = self._limit
         enforcer = limit.enforcers.of(application_of(scope))
         if self._is_repeated and exchange.has_passed(enforcer):

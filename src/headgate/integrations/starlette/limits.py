@@ -36,13 +36,15 @@ from headgate.http.server.routes import (
     is_exempt,
     route_place,
 )
-from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange, exchange_of
+from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange, begun_anew, exchange_at, exchange_of
 from headgate.integrations.starlette.places import Places, places
 from headgate.integrations.starlette.request import StarletteRequest
 from headgate.integrations.starlette.responses import RefusalResponse, Wrapped, telling, telling_fields
 from headgate.integrations.starlette.routing import Found, application_of
 
 Endpoint = Callable[..., Any]
+
+_ROUTE = "route"
 
 _DEPTH = "__headgate_depth__"
 """How many limits stand before an endpoint already."""
@@ -101,8 +103,12 @@ class RouteLimit:
         if is_exempt(found.endpoint):
             await self.app(scope, receive, send)
             return
-        exchange = exchange_of(scope)
-        place = f"{_place(scope, found)}: {found.template}"
+        stands_before = _place(scope, found)
+        if stands_before == _ROUTE:
+            exchange = exchange_at(scope, found.template, self)
+        elif (exchange := exchange_of(scope)).has_asked(self):  # the application asks itself
+            exchange = begun_anew(scope)
+        place = f"{stands_before}: {found.template}"
         enforcer = self._enforcers.of(application_of(scope))
         judged = exchange.judge_route(enforcer, scope, StarletteRequest, found.template, self, place)
         judgement = judged if isinstance(judged, Judgement) else await judged
@@ -120,7 +126,7 @@ def _place(scope: Scope, found: Found) -> str:
     """Before what a RouteLimit stands."""
     if "router" not in scope:
         return "application"
-    return "mount" if found.endpoint is None or found.endpoint is not scope.get("endpoint") else "route"
+    return "mount" if found.endpoint is None or found.endpoint is not scope.get("endpoint") else _ROUTE
 
 
 def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endpoint | None) -> Endpoint:
@@ -164,7 +170,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
                 return telling(response, asked.exchange)
             return telling_fields(response, asked.fields)
         at = of_routes.of(scope)
-        exchange = exchange_of(scope)
+        exchange = exchange_at(scope, at.template, limited)
         judged = exchange.judge_route(
             at.enforcer, scope, StarletteRequest, at.template, limited, at.counted_as, connection, asked
         )
