@@ -90,6 +90,8 @@ exempt: [{}]
 CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"version": "1"}, "version: must be 1, not '1'"),
     ({"namespace": "Shop"}, "namespace: a name is a lower-case letter"),
+    ({"namespace": "limits"}, 'namespace: "limits" is where limiters without a policy count'),
+    ({"namespace": "limiter"}, 'namespace: "limiter" is where limiters without a policy count'),
     ({"generation": 0}, "generation: must be at least 1, not 0"),
     ({"generation": True}, "generation: must be a whole number, not true"),
     ({"store": "redis+nonsense://user:hunter2@host"}, "store: a store is one of memory://"),

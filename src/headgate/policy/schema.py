@@ -108,10 +108,19 @@ def _networks(value: object) -> tuple[Network | str, ...]:
     return tuple(map(_network, list_of_texts(value)))
 
 
+def _namespace(value: str) -> str:
+    if value in _OF_LIMITERS:
+        raise ValueError(f'"{value}" is where limiters without a policy count: choose another, such as "shop"')
+    return value
+
+
 def _store(value: str) -> str:
     check_store_url(value)
     return value
 
+
+_OF_LIMITERS = ("limiter", "limits")
+"""What the keys of a `Limiter` begin with, where those of a policy have its namespace."""
 
 _LIMITS_SCHEMA = {
     "anyOf": [
@@ -259,7 +268,7 @@ class PolicyModel(Part):
     """The rules of one system."""
 
     version: Literal[1]
-    namespace: Name = "default"
+    namespace: Annotated[Name, AfterValidator(_namespace)] = "default"
     generation: Annotated[int, Field(ge=1, le=1_000_000_000)] = Field(
         1, description="a new one starts all state afresh"
     )
