@@ -464,6 +464,21 @@ def test_a_missing_starlette_names_the_command_that_installs_it(monkeypatch: pyt
         importlib.import_module("headgate.integrations.starlette")
 
 
+def test_a_method_of_a_class_and_the_limit_before_its_route_are_charged_together_or_not_at_all(limits: Limits) -> None:
+    class Items(HTTPEndpoint):
+        @limits("2/minute", name="method")
+        async def get(self, request: Request) -> Response:
+            return PlainTextResponse("got")
+
+        async def post(self, request: Request) -> Response:
+            return PlainTextResponse("posted")
+
+    before = Middleware(RouteLimit, limits="5/minute", rate_limits=limits, name="route")
+    app = Starlette(routes=[Route("/items", Items, middleware=[before])])
+    assert [ask(app, "/items").status_code for _ in range(4)] == [200, 200, 429, 429]
+    assert '"route";r=2' in ask(app, "/items", "POST").headers["RateLimit"]
+
+
 @pytest.mark.parametrize("where", ["decorator", "route", "mount", "application"])
 def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request(limits: Limits, where: str) -> None:
     async def batch(request: Request) -> Response:

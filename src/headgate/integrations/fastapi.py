@@ -32,7 +32,7 @@ from headgate.http.server.routes import (
     is_exempt,
     route_place,
 )
-from headgate.http.server.scope_exchange import RoutePassed, begun_anew, exchange_of
+from headgate.http.server.scope_exchange import RoutePassed, exchange_at
 from headgate.limiter import Limiter
 
 try:
@@ -108,11 +108,7 @@ class RateLimit:
         place = self._places.of(scope)
         if place is None:
             return None
-        exchange = exchange_of(scope)
-        if exchange.template != place.template:
-            if exchange.template and not exchange.watched:  # an application asks itself with a scope that it was given
-                exchange = begun_anew(scope)
-            exchange.template = place.template
+        exchange = exchange_at(scope, place.endpoint)
         if place.enforcer.settles and not exchange.watched:
             raise ConfigError(
                 "counts, and what is in flight, need a middleware that sees the responses: "
@@ -133,7 +129,7 @@ class RateLimit:
         """Where it stands before a route; None where it leaves the requests of that out."""
         if is_exempt(found.endpoint) or (found.route is not None and self._gives_way(found.route)):
             return None
-        return route_place(self._enforcers.of(application_of(scope)), found.template, self)
+        return route_place(self._enforcers.of(application_of(scope)), found.template, self, endpoint=found.endpoint)
 
     def _gives_way(self, route: Any) -> bool:
         """Whether a narrower limit of a route takes the place of this one."""

@@ -49,11 +49,16 @@ class RoutePlace(NamedTuple):
     clock: Clock | None
     """By which that is noted; None for the system clock."""
 
+    endpoint: object
+    """What answers the requests of the route; None where none was found."""
 
-def route_place(enforcer: Enforcer, template: str, by: object, counted_as: str = "") -> RoutePlace:
+
+def route_place(
+    enforcer: Enforcer, template: str, by: object, counted_as: str = "", *, endpoint: object = None
+) -> RoutePlace:
     """The place of a limit before a route: its requests count under `counted_as`, or else under the template."""
     clock = None if enforcer.clock is SYSTEM_CLOCK else enforcer.clock
-    return RoutePlace(enforcer, template, by, counted_as or template or NOWHERE, enforcer.web_gate, clock)
+    return RoutePlace(enforcer, template, by, counted_as or template or NOWHERE, enforcer.web_gate, clock, endpoint)
 
 
 class ApplicationEnforcers:

@@ -42,8 +42,8 @@ class ScopeExchange(Exchange):
     watcher: object = None
     """The middleware that sees the response, where there is one."""
 
-    template = ""
-    """The route at which, or before a dependency of which, a limit was asked; "" where none was so far."""
+    endpoint: object = None
+    """What answers at the route for which a limit was asked; None where none was so far."""
 
     def has_asked(self, by: object) -> bool:
         """Whether the limit `by` was asked already."""
@@ -210,15 +210,16 @@ def exchange_of(scope: Scope) -> ScopeExchange:
     return made
 
 
-def exchange_at(scope: Scope, template: str, by: object = None) -> ScopeExchange:
-    """`exchange_of` at a route: a new one where the limit `by` was asked already, or one at another route.
+def exchange_at(scope: Scope, endpoint: object, by: object = None) -> ScopeExchange:
+    """`exchange_of` at the route of an endpoint: a new one where `by` was asked already, or a limit of another route.
 
     Then an application asks itself, with the scope that it was given or a copy of it.
     """
     exchange = exchange_of(scope)
-    if exchange.template not in ("", template) or (by is not None and exchange.has_asked(by)):
+    is_at_another = exchange.endpoint is not None and exchange.endpoint is not endpoint
+    if is_at_another or (by is not None and exchange.has_asked(by)):
         exchange = begun_anew(scope)
-    exchange.template = template
+    exchange.endpoint = endpoint
     return exchange
 
 
@@ -236,7 +237,7 @@ def _continued(passed: Any) -> ScopeExchange:
     judgement.decision, judgement.told, judgement.charge = passed.decision, passed.fields, passed.charge
     judgement.has_passed = True
     exchange = ScopeExchange()
-    exchange.template = place.template
+    exchange.endpoint = place.endpoint
     exchange._judged = (judgement,)
     continued: ScopeExchange = passed.become_exchange(exchange)
     return continued

@@ -90,7 +90,7 @@ class _Limited:
         if not judged or not self._applies:
             await self._app(scope, receive, send)
             return
-        exchange = exchange_at(scope, self._template)
+        exchange = exchange_at(scope, scope["route_handler"])
         limit = self._limit
         enforcer = limit.enforcers.of(application_of(scope))
         if self._is_repeated and exchange.has_passed(enforcer):

@@ -105,7 +105,7 @@ class RouteLimit:
             return
         stands_before = _place(scope, found)
         if stands_before == _ROUTE:
-            exchange = exchange_at(scope, found.template, self)
+            exchange = exchange_at(scope, found.endpoint, self)
         elif (exchange := exchange_of(scope)).has_asked(self):  # the application asks itself
             exchange = begun_anew(scope)
         place = f"{stands_before}: {found.template}"
@@ -142,7 +142,9 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
 
     def place(scope: Scope, found: Found) -> RoutePlace:
         counted_as = f"{found.template} ({depth + 1})" if depth else ""
-        return route_place(enforcers.of(application_of(scope)), found.template, limited, counted_as)
+        return route_place(
+            enforcers.of(application_of(scope)), found.template, limited, counted_as, endpoint=found.endpoint
+        )
 
     of_routes = places(place, inside=True, by_method=True)
 
@@ -170,7 +172,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
                 return telling(response, asked.exchange)
             return telling_fields(response, asked.fields)
         at = of_routes.of(scope)
-        exchange = exchange_at(scope, at.template, limited)
+        exchange = exchange_at(scope, at.endpoint, limited)
         judged = exchange.judge_route(
             at.enforcer, scope, StarletteRequest, at.template, limited, at.counted_as, connection, asked
         )
