@@ -2,12 +2,12 @@
 
 PYTHON ?= $(shell scripts/find-python 3.11 || scripts/find-python 3.12 || scripts/find-python 3.13 || echo python3)
 BIN := .venv/bin
-NATIVE := $(shell find rust \( -name target -o -path rust/fuzz \) -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print)
+NATIVE := setup.py $(shell find rust \( -name target -o -path rust/fuzz \) -prune -o \( -name '*.rs' -o -name 'Cargo.*' -o -path 'rust/profile/*' \) -print)
 OTHER_PYTHONS := 3.12 3.13
 PYTHONS := 3.11 $(OTHER_PYTHONS)
 EXTRA := dev
 
-.PHONY: help install serve serve-llm wheels test test-native-ready test-native test-python-ready test-pythons-ready test-python test-pythons check format fuzz mutants bench docs clean
+.PHONY: help install serve serve-llm wheels test test-native-ready test-native test-python-ready test-pythons-ready test-python test-pythons check format fuzz mutants profile bench docs clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -85,6 +85,9 @@ mutants: install ## Change the code that decides, a piece at a time, and list th
 	@HEADGATE_CORE=python HEADGATE_TOPOLOGIES= HEADGATE_LAWS=mutants $(BIN)/mutmut run $(ARGS)
 	@$(BIN)/mutmut results
 	@$(BIN)/mutmut results --all true | sed -nE 's/^ +(headgate[^:]*)\.[^.:]*: (.*)$$/\1: \2/p' | sort | uniq -c
+
+profile: install ## Learn the hot paths of the native core anew, for builds by this compiler; about four minutes.
+	@scripts/profile-native
 
 bench: install ## Measure speed and memory against peers; writes docs/benchmarks.md.
 	@scripts/system-packages bench
