@@ -42,6 +42,7 @@ __all__ = [
     "RedisCalls",
     "ReplayJudge",
     "Reservation",
+    "ResponseTeller",
     "RoutePassed",
     "RoutePlaces",
     "Settlement",
@@ -773,6 +774,22 @@ class FieldSender:
 
 def copied_response(response: Any, fields: list[tuple[bytes, bytes]]) -> Any:
     """`headgate.integrations.starlette.responses.python_copied`"""
+
+@final
+class ResponseTeller:
+    """Has the responses of one endpoint say what remains.
+
+    A response that nobody else knows says it itself; of any other, `python_copied` makes one. `otherwise` tells what is
+    told in another way: all of a class that `sends_its_fields` is not true for, and of limits further in.
+    """
+
+    def __new__(
+        cls,
+        sends_its_fields: Callable[[Any], bool],
+        otherwise: Callable[[RoutePassed, Any, Any], Any],
+    ) -> ResponseTeller: ...
+    def tell(self, passed: RoutePassed, response: Any, connection: Any, /) -> Any:
+        """What the endpoint returns for this response."""
 
 @final
 class RoutePlaces:

@@ -8,7 +8,7 @@ import importlib
 import re
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -326,6 +326,59 @@ def test_a_response_that_is_returned_again_tells_the_truth_each_time(limits: Lim
     app = various(limits)
     left = [ask(app, "/constant").headers["RateLimit"].split(";")[1] for _ in range(2)]
     assert left == ["r=49", "r=48"]
+
+
+def test_only_a_response_that_nobody_else_knows_is_told_in_place(limits: Limits) -> None:
+    kept: list[Response] = []
+    common = [(b"x-own", b"1")]
+    made: list[int] = []
+
+    def with_common_headers() -> Response:
+        response = PlainTextResponse("common")
+        response.raw_headers = common
+        return response
+
+    def with_view() -> Response:
+        response = PlainTextResponse("view")
+        response.headers["X-Own"] = "1"
+        return response
+
+    def keeping() -> Response:
+        kept.append(PlainTextResponse("kept", headers={"X-Own": "1"}))
+        return kept[-1]
+
+    ways: dict[str, Callable[[], Response]] = {
+        "fresh": lambda: PlainTextResponse("fresh", headers={"X-Own": "1"}),
+        "json": lambda: JSONResponse(["fresh"], headers={"X-Own": "1"}),
+        "kept": keeping,
+        "again": lambda: kept[0],
+        "common": with_common_headers,
+        "view": with_view,
+        "told": lambda: PlainTextResponse("told", headers={"X-Own": "1", "RateLimit": '"mine";r=1'}),
+    }
+
+    @limits("90/minute")
+    async def endpoint(request: Request) -> Response:
+        return ways[request.query_params["way"]]()
+
+    async def outer(request: Request) -> Response:
+        response: Response = await endpoint(request)
+        made.append(sum(name == b"ratelimit-policy" for name, _ in response.raw_headers))
+        return response
+
+    app = Starlette(routes=[Route("/", endpoint), Route("/outer", outer)])
+    left = {"/": 90, "/outer": 90}
+    for path in ("/", "/outer", "/", "/outer"):
+        for way in ways:
+            left[path] -= 1
+            answer = ask(app, f"{path}?way={way}")
+            policies, remaining = (answer.headers.get_list(name) for name in ("RateLimit-Policy", "RateLimit"))
+            assert len(policies) == 1, way
+            assert [told.split(";")[1] for told in remaining] == ["r=1" if way == "told" else f"r={left[path]}"], way
+            assert answer.headers.get_list("X-Own") == ["1"], way
+    assert set(made) == {1}
+    assert common == [(b"x-own", b"1")]
+    assert all(set(response.headers) == {"x-own", "content-length", "content-type"} for response in kept)
 
 
 def test_what_a_response_brings_along_is_kept(limits: Limits) -> None:

@@ -4,6 +4,7 @@ use headgate_answers::Told;
 use headgate_core::algorithms::transition::{NEVER, Reading};
 use headgate_core::table::answer::{Answer, OnFull, Readings};
 use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 use smallvec::SmallVec;
@@ -45,6 +46,16 @@ impl Decision {
     /// The answer, and what decided in place of the store.
     pub fn answer(&self) -> (&Answer, &'static str) {
         (&self.answer, self.degraded)
+    }
+
+    /// The same again.
+    pub fn clone_ref(&self, py: Python<'_>) -> Self {
+        Self { definitions: self.definitions.clone_ref(py), answer: self.answer.clone(), degraded: self.degraded }
+    }
+
+    /// Shows the collector what it refers to.
+    pub fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.definitions)
     }
 
     /// The limits that it is on.

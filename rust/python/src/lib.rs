@@ -46,6 +46,7 @@ mod replay_keys;
 mod replay_series;
 mod replay_sums;
 mod reservation;
+mod responses;
 mod route_passed;
 mod route_places;
 mod scope_subject;
@@ -123,6 +124,10 @@ mod _native {
     #[pymodule_export]
     use crate::reservation::Reservation;
     #[pymodule_export]
+    use crate::responses::ResponseTeller;
+    #[pymodule_export]
+    use crate::responses::copied_response;
+    #[pymodule_export]
     use crate::route_passed::RoutePassed;
     #[pymodule_export]
     use crate::route_places::RoutePlaces;
@@ -130,8 +135,6 @@ mod _native {
     use crate::sender::FieldSender;
     #[pymodule_export]
     use crate::sender::FieldStarter;
-    #[pymodule_export]
-    use crate::sender::copied_response;
     #[pymodule_export]
     use crate::settlement::Settlement;
     #[pymodule_export]

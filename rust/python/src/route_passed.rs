@@ -6,13 +6,16 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
+use crate::decision::Decision;
 use crate::key_text::KeyText;
 
 /// What stands for the exchange of a request as long as one limit has let it pass, and nothing more is to be done.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct RoutePassed {
     place: Py<PyAny>,
-    decision: Py<PyAny>,
+    decision: Decision,
+    /// The same as Python has it, once it was asked for.
+    told: OnceLock<Py<Decision>>,
     fields: Py<PyList>,
     key: Option<KeyText>,
     asked_us: i64,
@@ -22,8 +25,20 @@ pub struct RoutePassed {
 impl RoutePassed {
     /// What a limit decided, at its place.
     #[inline]
-    pub fn new(place: Py<PyAny>, decision: Py<PyAny>, fields: Py<PyList>, key: Option<KeyText>, asked_us: i64) -> Self {
-        Self { place, decision, fields, key, asked_us, exchange: OnceLock::new() }
+    pub fn new(place: Py<PyAny>, decision: Decision, fields: Py<PyList>, key: Option<KeyText>, asked_us: i64) -> Self {
+        Self { place, decision, told: OnceLock::new(), fields, key, asked_us, exchange: OnceLock::new() }
+    }
+
+    /// What is told of what remains.
+    #[inline]
+    pub fn fields_of<'py>(&self, py: Python<'py>) -> &Bound<'py, PyList> {
+        self.fields.bind(py)
+    }
+
+    /// Whether an exchange has taken its place.
+    #[inline]
+    pub fn is_continued(&self) -> bool {
+        self.exchange.get().is_some()
     }
 }
 
@@ -35,8 +50,12 @@ impl RoutePassed {
     }
 
     #[getter]
-    fn decision(&self, py: Python<'_>) -> Py<PyAny> {
-        self.decision.clone_ref(py)
+    fn decision(&self, py: Python<'_>) -> PyResult<Py<Decision>> {
+        if let Some(told) = self.told.get() {
+            return Ok(told.clone_ref(py));
+        }
+        let made = Py::new(py, self.decision.clone_ref(py))?;
+        Ok(self.told.get_or_init(|| made).clone_ref(py))
     }
 
     #[getter]
@@ -61,7 +80,10 @@ impl RoutePassed {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.place)?;
-        visit.call(&self.decision)?;
+        self.decision.visit(&visit)?;
+        if let Some(told) = self.told.get() {
+            visit.call(told)?;
+        }
         visit.call(&self.fields)?;
         match self.exchange.get() {
             Some(exchange) => visit.call(exchange),

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::clock::Clock;
 use crate::route_passed::RoutePassed;
-use crate::web_gate::WebGate;
+use crate::web_gate::{CameAt, WebGate};
 
 /// So many routes and ways to them are known of a router; what a client calls a method may be part of a way.
 const MOST_KNOWN: usize = 4096;
@@ -76,11 +76,13 @@ impl RoutePlaces {
         let Some(decided) = asked.gate.get().at_route(py, scope, &asked.counted_as)? else {
             return Ok(None);
         };
-        let Some(fields) = decided.fields else {
-            let key = decided.key.map(|key| key.parts(py)).transpose()?;
-            return Ok(Some((decided.came, (key, asked_us)).into_pyobject(py)?.into_any()));
+        let (decision, fields) = match (decided.came, decided.fields) {
+            (CameAt::Decided(decision), Some(fields)) => (decision, fields.unbind()),
+            (came, _) => {
+                let key = decided.key.map(|key| key.parts(py)).transpose()?;
+                return Ok(Some((came.into_object(py)?, (key, asked_us)).into_pyobject(py)?.into_any()));
+            }
         };
-        let (decision, fields) = (decided.came.unbind(), fields.unbind());
         let passed = Bound::new(py, RoutePassed::new(place.unbind(), decision, fields, decided.key, asked_us))?;
         scope.set_item(exchange, &passed)?;
         Ok(Some(passed.into_any()))

@@ -3,7 +3,6 @@
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 /// A `send` of ASGI; the native twin of `headgate.http.asgi.adding`.
@@ -110,28 +109,8 @@ impl FieldStarter {
     }
 }
 
-/// A response of Starlette that is another one with more fields, but for those that it has itself; the native twin of
-/// `headgate.integrations.starlette.responses.python_copied`.
-#[pyfunction]
-pub fn copied_response<'py>(response: &Bound<'py, PyAny>, fields: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
-    let (py, kind) = (response.py(), response.get_type());
-    let (attributes, headers) = (intern!(py, "__dict__"), intern!(py, "raw_headers"));
-    let state = response.getattr(attributes)?.cast_into::<PyDict>()?.copy()?;
-    let own = list_of(&state.as_any().get_item(headers)?)?;
-    state.set_item(headers, with_fields(&own, fields, is_told)?)?;
-    let view = intern!(py, "_headers"); // what Starlette keeps of them
-    if state.contains(view)? {
-        state.del_item(view)?;
-    }
-    static NEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let new = NEW.get_or_try_init(py, || py.get_type::<PyAny>().getattr("__new__").map(Bound::unbind))?;
-    let copied = new.bind(py).call1((kind,))?;
-    copied.setattr(attributes, state)?;
-    Ok(copied)
-}
-
 /// Header fields in a list.
-fn list_of<'py>(fields: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+pub fn list_of<'py>(fields: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     match fields.cast::<PyList>() {
         Ok(fields) => Ok(fields.clone()),
         Err(_) => PyList::new(fields.py(), fields.try_iter()?.collect::<PyResult<Vec<_>>>()?),
@@ -139,11 +118,23 @@ fn list_of<'py>(fields: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
 }
 
 /// A new list of the own fields, and of the added ones those that are not told by them.
-fn with_fields<'py>(
+pub fn with_fields<'py>(
     own: &Bound<'py, PyList>,
     added: &Bound<'py, PyList>,
-    is_told: fn(&Bound<'py, PyList>, &Bound<'py, PyAny>) -> PyResult<bool>,
+    is_told: IsTold<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    Ok(own.as_sequence().concat(untold(own, added, is_told)?.as_sequence())?.into_any())
+}
+
+/// Whether one of these fields has this name.
+type IsTold<'py> = fn(&Bound<'py, PyList>, &Bound<'py, PyAny>) -> PyResult<bool>;
+
+/// Of the added fields those that are not told by the own ones.
+pub fn untold<'py>(
+    own: &Bound<'py, PyList>,
+    added: &Bound<'py, PyList>,
+    is_told: IsTold<'py>,
+) -> PyResult<Bound<'py, PyList>> {
     let mut rest = None;
     for (place, field) in added.iter().enumerate() {
         if is_told(own, &name_of(&field)?)? {
@@ -152,7 +143,7 @@ fn with_fields<'py>(
             rest.append(field)?;
         }
     }
-    Ok(own.as_sequence().concat(rest.as_ref().unwrap_or(added).as_sequence())?.into_any())
+    Ok(rest.unwrap_or_else(|| added.clone()))
 }
 
 /// Whether one of these fields has this name, whatever its case.
@@ -167,7 +158,7 @@ fn is_told_in_any_case<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny
 }
 
 /// Whether one of these fields has this name.
-fn is_told<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> PyResult<bool> {
+pub fn is_told<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> PyResult<bool> {
     let Ok(name) = name.cast::<PyBytes>() else {
         return Ok(false);
     };

@@ -40,10 +40,26 @@ enum Came<'py> {
     Told(Bound<'py, PyAny>),
 }
 
+/// What an endpoint's limits answer.
+pub enum CameAt<'py> {
+    Decided(Decision),
+    /// A decision that Python made, or an awaitable of one.
+    Told(Bound<'py, PyAny>),
+}
+
+impl<'py> CameAt<'py> {
+    /// As Python has it.
+    pub fn into_object(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::Decided(decision) => Ok(Bound::new(py, decision)?.into_any()),
+            Self::Told(told) => Ok(told),
+        }
+    }
+}
+
 /// What is decided of a request to an endpoint.
 pub struct DecidedAt<'py> {
-    /// The decision, or an awaitable of one.
-    pub came: Bound<'py, PyAny>,
+    pub came: CameAt<'py>,
     /// What is told of a request that passes at once.
     pub fields: Option<Bound<'py, PyList>>,
     pub key: Option<KeyText>,
@@ -52,7 +68,7 @@ pub struct DecidedAt<'py> {
 impl<'py> DecidedAt<'py> {
     fn told(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let key = self.key.map(|key| key.parts(py)).transpose()?;
-        Ok((self.came, self.fields, key).into_pyobject(py)?.into_any())
+        Ok((self.came.into_object(py)?, self.fields, key).into_pyobject(py)?.into_any())
     }
 }
 
@@ -208,10 +224,10 @@ impl WebGate {
         gate.resolved_for(py, subject, self.ruleset, |resolved| {
             let (came, fields) = match gate.say(py, resolved, &asking)? {
                 Said::Free => return Err(Trouble::Python),
-                Said::Came(came) => (came, None),
+                Said::Came(came) => (CameAt::Told(came), None),
                 Said::Decided(decision) => {
                     let fields = self.fields(py, resolved.asked.limits.as_ref(), &decision)?;
-                    (Bound::new(py, decision)?.into_any(), fields)
+                    (CameAt::Decided(decision), fields)
                 }
             };
             let key = resolved.keys().next().flatten().map(KeyText::new);

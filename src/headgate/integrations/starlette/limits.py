@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
+from headgate import core
 from headgate.decorator import is_coroutine_function
 from headgate.errors import ConfigError, StoreError
 from headgate.http.server.asgi_messages import (
@@ -39,7 +40,13 @@ from headgate.http.server.routes import (
 from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange, begun_anew, exchange_at, exchange_of
 from headgate.integrations.starlette.places import Places, places
 from headgate.integrations.starlette.request import StarletteRequest
-from headgate.integrations.starlette.responses import RefusalResponse, Wrapped, telling, telling_fields
+from headgate.integrations.starlette.responses import (
+    RefusalResponse,
+    Wrapped,
+    sends_its_fields,
+    telling,
+    telling_fields,
+)
 from headgate.integrations.starlette.routing import Found, application_of
 
 Endpoint = Callable[..., Any]
@@ -146,7 +153,16 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             enforcers.of(application_of(scope)), found.template, limited, counted_as, endpoint=found.endpoint
         )
 
+    def tell_otherwise(passed: Any, response: Any, connection: HTTPConnection) -> Any:
+        if isinstance(connection, WebSocket):
+            return response
+        _check_response(endpoint, response)
+        if passed.exchange is not None:  # limits further in have continued it
+            return telling(response, passed.exchange)
+        return telling_fields(response, passed.fields)
+
     of_routes = places(place, inside=True, by_method=True)
+    tell: Any = None if core.native is None else core.native.ResponseTeller(sends_its_fields, tell_otherwise).tell
 
     @wraps(endpoint)
     async def limited(*args: Any, **kwargs: Any) -> Any:
@@ -157,20 +173,14 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             asked = of_routes.ask(scope)
         except StoreError as error:
             asked = error, None
-        if asked is not None and type(asked) is RoutePassed:
+        if type(asked) is RoutePassed:
             try:
-                response = await call(*args, **kwargs)
-                if not isinstance(connection, WebSocket):
-                    _check_response(endpoint, response)
+                # No name is given to the response: what nobody else knows need not be copied.
+                return tell(asked, await call(*args, **kwargs), connection)
             except BaseException as raised:
                 if asked.exchange is not None:
                     await _end_failed(asked.exchange, raised)
                 raise
-            if isinstance(connection, WebSocket):
-                return response
-            if asked.exchange is not None:  # limits further in have continued it
-                return telling(response, asked.exchange)
-            return telling_fields(response, asked.fields)
         at = of_routes.of(scope)
         exchange = exchange_at(scope, at.endpoint, limited)
         judged = exchange.judge_route(

@@ -19,14 +19,14 @@ def telling(response: Any, exchange: ScopeExchange) -> Any:
 
     The given one is unchanged, and may be returned again.
     """
-    if exchange.settles or not _sends_its_fields(type(response)):
+    if exchange.settles or not sends_its_fields(type(response)):
         return Wrapped(response, exchange.encoded_fields, exchange)
     return _copied(response, exchange.encoded_fields())
 
 
 def telling_fields(response: Any, fields: Fields) -> Any:
     """`telling` where these fields are known, and there is no exchange to end."""
-    return _copied(response, fields) if _sends_its_fields(type(response)) else Wrapped(response, lambda: fields)
+    return _copied(response, fields) if sends_its_fields(type(response)) else Wrapped(response, lambda: fields)
 
 
 def python_copied(response: Any, fields: Fields) -> Any:
@@ -55,7 +55,7 @@ def _check_sending(kind: Any) -> bool:
     )
 
 
-_sends_its_fields: Callable[[Any], bool] = lru_cache(1024)(_check_sending)
+sends_its_fields: Callable[[Any], bool] = lru_cache(1024)(_check_sending)
 
 
 class Wrapped(StarletteResponse):
