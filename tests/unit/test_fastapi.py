@@ -203,6 +203,14 @@ def test_what_a_proxy_took_off_is_no_part_of_it(build: Any, path: str, template:
     assert limits.scopes == [template]
 
 
+def test_a_limit_without_depends_is_told_how_to_stand(limits: Limits) -> None:
+    without: Any = [limits("5/minute")]
+    with pytest.raises(ConfigError, match=r"write Depends\(rate_limit\(...\)\)"):
+        FastAPI().get("/", dependencies=without)(lambda: None)
+    with pytest.raises(ConfigError, match=r"write Depends\(rate_limit\(...\)\)"):
+        FastAPI(dependencies=without).get("/")(lambda: None)
+
+
 def test_concrete_paths_are_no_keys(limits: Limits) -> None:
     app = app_with(limits("3/minute"), path="/u/{user}")
     assert statuses(app, "/u/1", "/u/2", "/u/3", "/u/4") == [200, 200, 200, 429]

@@ -94,6 +94,12 @@ def test_each_tier_has_its_limits_and_any_other_the_default(colour: str) -> None
     assert judge.answer(asked(x_user="d", x_tier="staff")) == Verdict(None, [], 0), "who is not limited is told nothing"
 
 
+@pytest.mark.parametrize("told", [["pro"], {"tier": "pro"}, ("groups", ["pro"]), 7, None, ()])
+def test_what_names_no_tier_has_the_default(colour: str, told: Any) -> None:
+    judge = Judge(colour, limits={"default": "1/minute", "pro": "2/minute"}, tier=lambda request: told)
+    assert judge.passed(*times(2)) == [True, False]
+
+
 def test_a_default_of_none_limits_only_the_tiers_that_are_named(colour: str) -> None:
     judge = Judge(colour, limits={"default": None, "free": "1/minute"}, tier=header("X-Tier"))
     assert judge.passed(*times(3)) == [True] * 3

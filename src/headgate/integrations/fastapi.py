@@ -12,7 +12,7 @@ under its whole template; see `headgate.integrations.starlette.routing`.
 # so there is no `from __future__ import annotations` here.
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 from weakref import WeakValueDictionary
 
 from headgate.decision import Decision
@@ -93,6 +93,11 @@ class RateLimit:
         self.headers = headers
         """The dialects of its fields."""
 
+    @property
+    def dependency(self) -> NoReturn:
+        """Nothing: FastAPI asks for it where a limit stands without `Depends`."""
+        raise ConfigError("a limit of a route is a dependency: write Depends(rate_limit(...))")
+
     async def __call__(self, connection: HTTPConnection, response: Response) -> Decision | None:
         """The decision, None where a request is not limited, or was not judged; raises RateLimitExceeded."""
         scope = connection.scope
@@ -101,8 +106,12 @@ class RateLimit:
             asked = self._places.ask(scope)
         except StoreError as error:
             asked = error, None
-        if asked is not None and type(asked) is RoutePassed:
-            _tell(response, asked.fields)
+        if type(asked) is RoutePassed:
+            told = response.raw_headers
+            if told:
+                _tell(response, asked.fields)
+            else:
+                told += asked.fields
             passed: Decision = asked.decision
             return passed
         place = self._places.of(scope)

@@ -410,11 +410,17 @@ def _tiered(limits: Mapping[str, AnyLimits | None], tier: Any) -> Callable[[Requ
         raise ConfigError(f"limits of tiers name {_DEFAULT!r}, for requests of any other tier: {list(limits)!r:.80}")
     default = limits[_DEFAULT]
 
+    def of_tier(told: Any) -> AnyLimits | None:
+        try:
+            return limits.get(_tier_name(told), default)
+        except TypeError:  # a list, perhaps of all groups of a user, is the name of no tier
+            return default
+
     def of(request: Request) -> AnyLimits | None:
-        return limits.get(_tier_name(tier(request)), default)
+        return of_tier(tier(request))
 
     async def of_async(request: Request) -> AnyLimits | None:
-        return limits.get(_tier_name(await tier(request)), default)
+        return of_tier(await tier(request))
 
     return of_async if iscoroutinefunction(tier) else of
 
@@ -446,7 +452,7 @@ def _seconds(told: Mapping[str, Any]) -> float:
 
 def _tier_name(told: Any) -> Any:
     """What `headgate.http.keys` gives names where it comes from; the tier is its last part."""
-    return told[-1] if isinstance(told, tuple) else told
+    return told[-1] if isinstance(told, tuple) and told else told
 
 
 def _is_memory(store: Store) -> bool:
