@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import lzma
 import os
 import re
 import shutil
@@ -14,7 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("src", "rust", "pyproject.toml", "README.md", "LICENSE")
+RUST = ROOT / "rust"
+PARTS = ("src", "rust", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 BUILT = shutil.ignore_patterns("target", "*.so", "*.pyd", "*.egg-info", "__pycache__")
 
 
@@ -143,6 +146,22 @@ def test_make_says_before_each_step_of_an_installation_what_it_does_and_how_long
     ):
         assert step in line and re.search(r": (about )?(\w+ to )?\w+ (seconds|minutes)", line), line
     assert run(source / ".venv" / "bin" / "python", "-c", "import headgate, tzdata").returncode == 0
+
+
+def rust_compiler() -> str:
+    """What the compiler says of itself; nothing where there is none."""
+    if shutil.which("rustc") is None:
+        return ""
+    return subprocess.run(["rustc", "-vV"], check=False, cwd=RUST, capture_output=True, text=True).stdout
+
+
+@pytest.mark.skipif(
+    rust_compiler() != (RUST / "profile" / "compiler.txt").read_text(), reason="the profile is of another compiler"
+)
+def test_the_native_core_is_built_along_the_profile_of_its_hot_paths() -> None:
+    packed = (RUST / "profile" / "hot-paths.profdata.xz").read_bytes()
+    given = RUST / "target" / f"{hashlib.sha256(packed).hexdigest()[:16]}.profdata"
+    assert given.read_bytes() == lzma.decompress(packed), "what cargo was given"
 
 
 def test_a_part_is_added_to_what_is_installed_without_a_release_of_headgate() -> None:
