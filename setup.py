@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import lzma
 import os
 import subprocess
 from pathlib import Path
@@ -28,6 +27,10 @@ def compiler() -> str | None:
 def cargo_arguments() -> list[str]:
     """What cargo is told of the profile: nothing to another compiler, which would know none of its functions."""
     if not PROFILE.exists() or compiler() != COMPILER.read_text():
+        return []
+    try:
+        import lzma
+    except ImportError:  # a Python that was built where liblzma was missing: a build without the profile is only slower
         return []
     packed = PROFILE.read_bytes()
     # cargo builds anew when a flag changes, not when a file does that it names: the file is named by what is in it.
