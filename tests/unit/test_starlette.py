@@ -349,12 +349,12 @@ def test_only_a_response_that_nobody_else_knows_is_told_in_place(limits: Limits)
 
     ways: dict[str, Callable[[], Response]] = {
         "fresh": lambda: PlainTextResponse("fresh", headers={"X-Own": "1"}),
-        "json": lambda: JSONResponse(["fresh"], headers={"X-Own": "1"}),
         "kept": keeping,
         "again": lambda: kept[0],
         "common": with_common_headers,
         "view": with_view,
         "told": lambda: PlainTextResponse("told", headers={"X-Own": "1", "RateLimit": '"mine";r=1'}),
+        "json": lambda: JSONResponse(["fresh"], headers={"X-Own": "1"}),
     }
 
     @limits("90/minute")
