@@ -16,6 +16,8 @@ use crate::text::{is_longer, partition, strip};
 
 /// What a list of trusted proxies calls the peers of a Unix socket, which have no address.
 pub const UNIX: &str = "unix";
+/// The header of RFC 7239; in any other each element is an address.
+const FORWARDED: &str = "forwarded";
 const MOST_ELEMENTS: usize = 64;
 const LONGEST_HEADER: usize = 4096;
 
@@ -52,9 +54,16 @@ impl AddressRules {
     /// What tells the client apart: its address or its network; the peer's own text where that is neither.
     ///
     /// `header` has all lines of the header as one list, "" where it is not there.
-    pub fn client<'a>(&self, peer: &'a str, header: &str) -> Cow<'a, str> {
-        if self.header.is_empty() && self.ipv4_prefix == 32 && is_ipv4(peer) {
-            return Cow::Borrowed(peer); // it has one form only
+    pub fn client<'a>(&self, peer: &'a str, header: &'a str) -> Cow<'a, str> {
+        // What has one form only is itself what tells the client apart: a peer, or what the one proxy before it says.
+        if self.ipv4_prefix == 32 {
+            if self.header.is_empty() && is_ipv4(peer) {
+                return Cow::Borrowed(peer);
+            }
+            if self.hops <= 1 && is_ipv4(header) && self.header != FORWARDED && self.believes(peer, parse_address(peer))
+            {
+                return Cow::Borrowed(header);
+            }
         }
         match self.address(peer, header) {
             Some(address) => Cow::Owned(self.network(address)),
@@ -68,11 +77,15 @@ impl AddressRules {
         if self.header.is_empty() {
             return address;
         }
-        let believed = match address {
+        if self.believes(peer, address) { self.believed(address, &self.elements(header)) } else { address }
+    }
+
+    /// Whether what this peer says of others is believed.
+    fn believes(&self, peer: &str, address: Option<IpAddr>) -> bool {
+        match address {
             Some(address) => self.trusts(address),
             None => self.trust_unix && matches!(peer, "" | UNIX),
-        };
-        if believed { self.believed(address, &self.elements(header)) } else { address }
+        }
     }
 
     /// `203.0.113.9`, `2001:db8:0:1::/64`
@@ -120,7 +133,7 @@ impl AddressRules {
         if header.is_empty() || is_longer(header, LONGEST_HEADER) {
             return Elements::new();
         }
-        let elements: Elements<'a> = if self.header == "forwarded" {
+        let elements: Elements<'a> = if self.header == FORWARDED {
             forwarded_for(header).into()
         } else {
             header.split(',').map(Cow::Borrowed).take(MOST_ELEMENTS + 1).collect()

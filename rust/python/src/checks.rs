@@ -1,6 +1,7 @@
 //! Native checks for Python: a policy on a store, as the front door asks it.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use headgate_answers::NamedLimit;
@@ -160,8 +161,8 @@ pub fn asked(
         map.append(HeaderName::from_bytes(&name).map_err(bad)?, HeaderValue::from_bytes(&value).map_err(bad)?);
     }
     let method = Method::from_bytes(method.as_bytes()).map_err(bad)?;
-    let peer = peer.parse().map_err(bad)?;
-    Ok(decider.decide(&decide::Check { question, method: &method, headers: &map, peer }))
+    let peer: IpAddr = peer.parse().map_err(bad)?;
+    Ok(decider.decide(&decide::Check { question, method: &method, headers: &map, peer: &peer.to_string() }))
 }
 
 /// An answer that is there; None where Python is to answer.

@@ -32,7 +32,7 @@ struct Counting {
 
 impl Decide for Counting {
     fn decide(&self, check: &Check<'_>) -> Answer {
-        let key = self.table.seed().text(check.peer.to_string().as_bytes());
+        let key = self.table.seed().text(check.peer.as_bytes());
         let check = TableCheck { limit: &self.limit, key, cost: 1, shadow: false };
         let Ok(answer) = self.table.apply(&[check], NOW_US, HIT) else {
             return Answer::Pass;

@@ -1,6 +1,7 @@
 //! What is known of one connection by all that look at it: what it waits for, what it holds, and what is wanted of it.
 
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,6 +32,8 @@ const NEVER: u64 = u64::MAX;
 pub struct Connection {
     pub id: u64,
     pub peer: IpAddr,
+    /// The same, as text: each of its requests is decided by it.
+    pub peer_text: Box<str>,
     pub waiting: Waiting,
     room: Arc<Room>,
     held: AtomicUsize,
@@ -56,6 +59,7 @@ impl Connection {
         Self {
             id,
             peer,
+            peer_text: peer.to_string().into(),
             waiting: Waiting::new(Arc::clone(&room), take),
             room,
             held: AtomicUsize::new(0),
@@ -102,7 +106,9 @@ impl Connection {
 
     /// The wish was seen to, and the connection goes on.
     pub fn is_done_with(&self, wish: Wish) {
-        self.wishes.fetch_and(!(wish as u8), Relaxed);
+        if self.has(wish) {
+            self.wishes.fetch_and(!(wish as u8), Relaxed);
+        }
     }
 
     /// End in favour of another connection: at once where nothing can be told to the client.
@@ -222,19 +228,22 @@ impl Drop for AwaitedBody {
 }
 
 /// What one unfinished request holds, in bytes; given back when it is dropped.
-pub struct Held {
-    connection: Arc<Connection>,
+pub struct Held<C: Deref<Target = Connection> = Arc<Connection>> {
+    connection: C,
     bytes: usize,
 }
 
-impl Held {
+impl<C: Deref<Target = Connection>> Held<C> {
     /// Nothing so far.
-    pub fn of(connection: &Arc<Connection>) -> Self {
-        Self { connection: Arc::clone(connection), bytes: 0 }
+    pub fn of(connection: C) -> Self {
+        Self { connection, bytes: 0 }
     }
 
     /// It holds so many bytes, in place of those before.
     pub fn set(&mut self, bytes: usize) {
+        if bytes == self.bytes {
+            return; // as nearly always: a request comes whole
+        }
         if bytes > self.bytes {
             self.connection.held.fetch_add(bytes - self.bytes, Relaxed);
         } else {
@@ -245,7 +254,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl<C: Deref<Target = Connection>> Drop for Held<C> {
     fn drop(&mut self) {
         self.set(0);
     }

@@ -1,7 +1,6 @@
 //! What the door asks about a check, and what it is answered.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -28,8 +27,8 @@ pub struct Check<'a> {
     pub method: &'a Method,
     /// Its header fields; `host` is there if the client named one in any way.
     pub headers: &'a HeaderMap,
-    /// The address of the client of the door.
-    pub peer: IpAddr,
+    /// The address of the client of the door, as text.
+    pub peer: &'a str,
 }
 
 /// What a check asks.

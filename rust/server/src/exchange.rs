@@ -26,9 +26,9 @@ use crate::worker::Worker;
 const AFTER_LEAVING: Duration = Duration::from_secs(2);
 
 /// One request on its way through the door.
-pub struct Exchange {
-    pub worker: Arc<Worker>,
-    pub connection: Arc<Connection>,
+pub struct Exchange<'a> {
+    pub worker: &'a Arc<Worker>,
+    pub connection: &'a Arc<Connection>,
     /// Counts the requests of the connection, from 0.
     pub number: u64,
 }
@@ -42,11 +42,11 @@ enum Answered {
     Refused(Refusal),
 }
 
-impl Exchange {
+impl Exchange<'_> {
     /// Answer a request.
     pub async fn answer(self, request: Request<Incoming>) -> Result<Response<Outgoing>, Infallible> {
-        let answering = Answering(Arc::clone(&self.connection));
-        let mut held = Held::of(&self.connection);
+        let answering = Answering(Arc::clone(self.connection));
+        let mut held = Held::of(&**self.connection);
         let (mut parts, body) = request.into_parts();
         parts.headers.remove(PEER);
         let is_http1 = parts.version < Version::HTTP_2;
@@ -118,7 +118,13 @@ impl Exchange {
         (!is_known(parts.method.as_str())).then(Refusal::malformed)
     }
 
-    async fn answer_route(&self, route: Route, parts: &Parts, body: Incoming, held: &mut Held) -> Answered {
+    async fn answer_route(
+        &self,
+        route: Route,
+        parts: &Parts,
+        body: Incoming,
+        held: &mut Held<&Connection>,
+    ) -> Answered {
         let bounds = self.worker.bounds();
         match route {
             Route::Health => {
@@ -131,7 +137,7 @@ impl Exchange {
                 let reply = self.decide(parts, forwarded(parts.uri.path(), route)).await;
                 reply.map_or(Answered::Passed(Bytes::new()), Answered::Here)
             }
-            Route::Described => match read_whole(parts, body, bounds, &self.connection, held).await {
+            Route::Described => match read_whole(parts, body, bounds, self.connection, held).await {
                 Ok(body) => {
                     let reply = self.decide(parts, Question::Described { body: &body }).await;
                     reply.map_or(Answered::Passed(body), Answered::Here)
@@ -139,7 +145,7 @@ impl Exchange {
                 Err(refusal) => Answered::Refused(refusal),
             },
             Route::Other | Route::None if parts.method == Method::POST => {
-                let whole = read_whole(parts, body, bounds, &self.connection, held).await;
+                let whole = read_whole(parts, body, bounds, self.connection, held).await;
                 whole.map_or_else(Answered::Refused, Answered::Passed)
             }
             Route::Other | Route::None => {
@@ -151,7 +157,7 @@ impl Exchange {
 
     /// The reply to a check; None where the Python service is to answer.
     async fn decide(&self, parts: &Parts, question: Question<'_>) -> Option<Reply> {
-        let (method, headers, peer) = (&parts.method, &parts.headers, self.connection.peer);
+        let (method, headers, peer) = (&parts.method, &parts.headers, &*self.connection.peer_text);
         match self.worker.decide(&Check { question, method, headers, peer }) {
             Answer::Reply(reply) => Some(reply),
             Answer::Later(later) => Some(later.reply().await),
@@ -171,7 +177,7 @@ impl Exchange {
         if parts.headers.contains_key(EXPECT) {
             self.connection.end_after(self.number);
         } else {
-            throw_away(body, self.worker.bounds(), &self.connection);
+            throw_away(body, self.worker.bounds(), self.connection);
         }
     }
 
@@ -243,9 +249,11 @@ fn respond(reply: Reply, is_without_body: bool, outgoing: impl FnOnce(Bytes) -> 
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.reserve(fields.len() + 3);
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     if length > 0 {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    } else {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
     for (name, value) in fields {
         headers.append(name, value);

@@ -19,8 +19,9 @@ const BESIDE_A_HEAD: usize = 64 << 10;
 pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, intake: Intake) {
     let numbers = AtomicU64::new(0);
     let service = service_fn(|request| {
-        let (worker, connection) = (Arc::clone(worker), Arc::clone(connection));
-        Exchange { worker, connection, number: numbers.fetch_add(1, Relaxed) }.answer(request)
+        let number = numbers.load(Relaxed);
+        numbers.store(number + 1, Relaxed); // nobody else counts them
+        Exchange { worker, connection, number }.answer(request)
     });
     let bounds = worker.bounds();
     let served = Builder::new()

@@ -37,7 +37,7 @@ pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, intake: I
         if worker.ends() {
             connection.want(Wish::Close); // the client learns with the response to go elsewhere
         }
-        Exchange { worker, connection, number: 0 }.answer(request)
+        async move { Exchange { worker: &worker, connection: &connection, number: 0 }.answer(request).await }
     });
     let bounds = worker.bounds();
     let served = Builder::new(TokioExecutor::new())

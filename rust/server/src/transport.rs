@@ -83,7 +83,7 @@ pub struct Counted {
 
 impl Counted {
     pub fn new(stream: TcpStream, connection: &Arc<Connection>) -> Self {
-        Self { stream, unread: 0, held: Held::of(connection), sent: 0 }
+        Self { stream, unread: 0, held: Held::of(Arc::clone(connection)), sent: 0 }
     }
 
     /// Whether anything has come that nothing was made of.

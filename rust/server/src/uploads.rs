@@ -76,7 +76,7 @@ pub async fn read_whole(
     body: Incoming,
     bounds: &Bounds,
     connection: &Arc<Connection>,
-    held: &mut Held,
+    held: &mut Held<&Connection>,
 ) -> Result<Bytes, Refusal> {
     let most = bounds.body_bytes;
     if body.size_hint().lower() > most as u64 {

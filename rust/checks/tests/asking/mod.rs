@@ -2,7 +2,6 @@
 
 #![allow(dead_code, clippy::expect_used, clippy::panic)] // each file uses some of it; a test says so when it fails
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::SeqCst};
 
@@ -136,8 +135,7 @@ impl Late {
 }
 
 fn ask(decider: &impl Decide, question: Question<'_>, headers: &HeaderMap) -> decide::Answer {
-    let peer = IpAddr::from([127, 0, 0, 1]);
-    decider.decide(&decide::Check { question, method: &Method::GET, headers, peer })
+    decider.decide(&decide::Check { question, method: &Method::GET, headers, peer: "127.0.0.1" })
 }
 
 /// Three requests an hour for each address, behind proxies of 127.0.0.0/8, and for each user below /api two, of which

@@ -3,9 +3,13 @@
 //! hyper reads the head again. What it takes and another server might read as another request is refused before:
 //! a length beside chunks, two lengths, folded fields, lines that end in LF alone, methods that are none.
 
+use std::mem::MaybeUninit;
+
 use http::StatusCode;
+use memchr::memchr;
 
 use crate::bounds::Bounds;
+use crate::intake::target::is_plain;
 use crate::problems::Refusal;
 
 /// All methods that the Python service knows (those of llhttp), but CONNECT, which asks for a tunnel.
@@ -84,10 +88,9 @@ pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option
         let is_too_large = sent.len() > bounds.head_bytes;
         return if is_too_large { Err(Refusal::head_too_large(bounds.head_bytes, bounds.fields)) } else { Ok(None) };
     };
-    let mut few = [httparse::EMPTY_HEADER; 32];
-    let mut many = vec![];
-    let mut request = httparse::Request::new(&mut few);
-    let mut parsed = request.parse(&sent[..bytes]);
+    let (mut few, mut many) = ([const { MaybeUninit::uninit() }; 32], vec![]);
+    let mut request = httparse::Request::new(&mut []);
+    let mut parsed = request.parse_with_uninit_headers(&sent[..bytes], &mut few);
     if parsed == Err(httparse::Error::TooManyHeaders) {
         many.resize(bounds.fields + 1, httparse::EMPTY_HEADER);
         request = httparse::Request::new(&mut many);
@@ -105,10 +108,7 @@ pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option
     if bytes > bounds.head_bytes || request.headers.len() > bounds.fields {
         return Err(Refusal::head_too_large(bounds.head_bytes, bounds.fields));
     }
-    if !is_known(request.method.unwrap_or_default()) {
-        return Err(Refusal::malformed());
-    }
-    if http::Uri::try_from(target).is_err() {
+    if !is_known(request.method.unwrap_or_default()) || !(is_plain(target) || http::Uri::try_from(target).is_ok()) {
         return Err(Refusal::malformed());
     }
     let (body, is_last) = framing(request.headers, request.version == Some(1))?;
@@ -121,7 +121,7 @@ pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option
 /// The bytes up to the empty line; None where it has not come. Every line must end in CR LF.
 fn whole_lines(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option<usize>, Refusal> {
     let longest_line = bounds.target_bytes + BESIDE_A_TARGET;
-    while let Some(length) = sent[seen.bytes..].iter().position(|byte| *byte == b'\n') {
+    while let Some(length) = memchr(b'\n', &sent[seen.bytes..]) {
         let end = seen.bytes + length;
         if end == seen.line || sent[end - 1] != b'\r' {
             return Err(Refusal::malformed());

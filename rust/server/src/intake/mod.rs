@@ -79,7 +79,7 @@ impl Intake {
     /// The bytes of HTTP/1; `buffer` has come already.
     pub fn http1(stream: Transport, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
         let next = Next::Head(Seen::default());
-        let held = Held::of(&connection);
+        let held = Held::of(Arc::clone(&connection));
         Self {
             stream,
             connection,

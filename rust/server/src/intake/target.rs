@@ -1,7 +1,9 @@
-//! Targets that clients send as they are typed: hyper knows no `"`, `<`, `>` and `` ` `` in them, where other servers
-//! pass them on.
+//! Targets: most hyper surely takes, and some are sent as they are typed. hyper knows no `"`, `<`, `>` and `` ` `` in
+//! them, where other servers pass them on.
 
 use bytes::BytesMut;
+
+const LONGEST_PLAIN: usize = 256;
 
 /// Percent-encode these characters in the target of the request whose first line is at the front of what has come, where
 /// that is a path, as a policy reads it anyway; whether there were any.
@@ -31,6 +33,12 @@ pub fn quote_target(sent: &mut BytesMut) -> bool {
     true
 }
 
+/// Whether hyper surely takes a target. To ask its `Uri` is to copy the target.
+pub fn is_plain(target: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%?=&:@,+".contains(&byte);
+    target.len() <= LONGEST_PLAIN && target.starts_with('/') && target.bytes().all(is_plain)
+}
+
 fn is_typed(byte: u8) -> bool {
     matches!(byte, b'"' | b'<' | b'>' | b'`')
 }
@@ -38,6 +46,20 @@ fn is_typed(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_plain_is_taken() {
+        let plain = (0..=127).map(char::from).filter(|character| is_plain(&format!("/{character}")));
+        for character in plain {
+            for target in [format!("/{character}"), format!("/a?{character}"), format!("/{character}{character}a")] {
+                assert!(http::Uri::try_from(&target).is_ok_and(|uri| uri.to_string() == target), "{target:?}");
+            }
+        }
+        for other in ["", "a", "http://a/", "*", "/a b", "/\"", "/#", "/\u{e9}", "/\0"] {
+            assert!(!is_plain(other), "{other:?}");
+        }
+        assert!(is_plain("/check/default/a-b_c.d?e=%20&f"));
+    }
 
     #[test]
     fn only_the_target_of_a_path_is_quoted() {

@@ -66,7 +66,7 @@ impl Decide for Counting {
         };
         let headers = check.headers;
         let client = headers.get("x-forwarded-for").map(|value| value.as_bytes().to_vec());
-        let client = client.unwrap_or_else(|| check.peer.to_string().into_bytes());
+        let client = client.unwrap_or_else(|| check.peer.as_bytes().to_vec());
         let check = TableCheck { limit: &self.limit, key: self.table.seed().text(&client), cost: 1, shadow: false };
         let answer = self.table.apply(&[check], NOW_US, Mode { commit: true, max_delay_us: None }).expect("a lock");
         let remaining = answer.readings.all()[0].remaining;
