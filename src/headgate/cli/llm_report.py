@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from headgate import clock
+from headgate.cli.output_files import report_file
 from headgate.errors import ArgumentError, ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ _zone_option = click.option(
 @click.option("--until", metavar="DAY", help="Before this day, month or time.")
 @_zone_option
 @click.option("--format", "form", default="table", show_default=True, type=click.Choice(_FORMATS))
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), callback=report_file, help="Write to this file."
+)
 @click.option(
     "--close", "month", metavar="MONTH",
     help="Close a month that is over, such as 2026-10: its sums are kept, what comes later is told as that.",
