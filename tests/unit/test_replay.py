@@ -268,6 +268,19 @@ def test_a_table_without_the_column_of_a_header_is_refused(tmp_path: Path) -> No
         read_all(log, headers={"x-user": "user"})
 
 
+def test_a_field_that_was_named_has_to_be_there(tmp_path: Path) -> None:
+    """With a misspelt one, all requests would be for one path, and the report would not say so."""
+    table = tmp_path / "log.csv"
+    table.write_text("time,ip,url\n5,1.2.3.4,/a\n")
+    with pytest.raises(ConfigError, match=r"no column is named 'ulr' for the path: there are time, ip, url"):
+        read_all(table, fields={"path": "ulr"})
+    lines = tmp_path / "log.json"
+    lines.write_text('{"time": 5, "ip": "1.2.3.4", "url": "/a"}\n{"time": 6, "ip": "1.2.3.4", "Req": {"url": null}}\n')
+    entries, tally = read_all(lines, fields={"path": "req.url"})
+    assert entries == [(6_000_000, "1.2.3.4", "", "", "", {}, 1)]
+    assert [(unread.line, unread.reason) for unread in tally.shown] == [(1, "it has no field 'req.url' for the path")]
+
+
 def test_a_host_is_who_asks_in_a_table_and_who_answers_in_json(tmp_path: Path) -> None:
     table = tmp_path / "log.csv"
     table.write_text("time,Host\n5,1.2.3.4\n")

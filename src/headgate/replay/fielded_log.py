@@ -43,19 +43,24 @@ class FieldNames:
     """Which field of a log stands for what: told names first, then the usual ones."""
 
     def __init__(self, told: Mapping[str, str], *, needs_client: bool, units: Mapping[str, str] = {}) -> None:
-        self._told = {role: name for role, name in told.items() if role != "cost"}
+        self.told = {role: name for role, name in told.items() if role != "cost"}
         self.costs = CostFields(units or ({PLAIN: told["cost"]} if "cost" in told else {}))
         self.needed = ("time", "client") if needs_client else ("time",)
 
     def resolve(self, there: Iterable[str]) -> dict[str, str]:
-        """The log's own names for time, client, method, path, request and host, as far as it has them."""
+        """The log's own names for time, client, method, path, request and host, as far as it has them.
+
+        Raises Unreadable for a told one that is not there.
+        """
         by_lower = {name.lower(): name for name in reversed(list(there))}
         resolved = {}
         for role, usual in KNOWN_NAMES.items():
-            wanted = (self._told[role],) if role in self._told else usual
+            wanted = (self.told[role],) if role in self.told else usual
             name = next((by_lower[one.lower()] for one in wanted if one.lower() in by_lower), None)
             if name is not None:
                 resolved[role] = name
+            elif role in self.told:
+                raise Unreadable(f"it has no field {self.told[role]!r} for the {role}")
         if resolved.get("date") == resolved.get("time"):
             resolved.pop("date", None)
         return resolved
@@ -114,7 +119,10 @@ def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, 
 def row_reader(
     columns: Sequence[str], names: FieldNames, read_time: TimeReader, headers: Mapping[str, str]
 ) -> Callable[[Sequence[str]], Entry]:
-    """A reader of rows under these columns; raises Unreadable where time or client have no column."""
+    """A reader of rows under these columns; raises Unreadable where time, client or a told field have no column."""
+    for role, field in names.told.items():
+        if field.lower() not in (name.lower() for name in columns):
+            raise Unreadable(f"no column is named {field!r} for the {role}: there are {_named(columns)}")
     resolved = names.resolve(columns)
     if "client" not in resolved:  # in tables a host is the client, in JSON it is the server
         resolved.update(("client", name) for name in columns if name.lower() == "host")
