@@ -81,7 +81,7 @@ def report(
     month: str | None,
     author: str | None,
 ) -> None:
-    from headgate.cli.llm_report_text import csv_text, json_text, table_text
+    from headgate.cli.llm_report_text import csv_text, json_text, notes_beside_csv, table_text
     from headgate.llm.books.report import report_of, zone_of
 
     if month is not None:
@@ -98,6 +98,8 @@ def report(
         else:
             made = report_of(read, by=by, zone=zone, since_us=moments[0], until_us=moments[1])
             text = {"table": table_text, "csv": csv_text, "json": json_text}[form](made)
+            for line in notes_beside_csv(made) if form == "csv" else ():
+                click.echo(line, err=True)
     if output is None:
         click.echo(text, nl=False, color=True)  # what a caller is named stays as it is, in CSV too
     else:
