@@ -178,6 +178,26 @@ def test_replay_writes_a_report_and_compares(log: Path, tmp_path: Path) -> None:
     assert "newly passed, by key: 203.0.113.9 (3)" in told_of
 
 
+def test_replay_replaces_no_file_but_an_older_page(log: Path, tmp_path: Path) -> None:
+    """`--report *.log` names the first log as the page."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\nrules:\n  - {name: login, by: [ip], limits: 8/minute log}\n")
+    other = tmp_path / "other.log"
+    other.write_bytes(log.read_bytes())
+    for file in (log, policy, other):
+        before = file.read_bytes()
+        told = run_headgate("replay", str(log), "--policy", str(policy), "--report", str(file))
+        assert (told.returncode, file.read_bytes()) == (2, before)
+        assert f"{file} is there, and is no page: name a new file, or an older page to replace it" in told.stderr
+    page = tmp_path / "empty.html"
+    page.touch()
+    for _ in range(2):
+        assert run_headgate("replay", str(log), "--policy", str(policy), "--report", str(page)).returncode == 0
+    told = run_headgate("replay", str(log), "--policy", str(policy), "--report", str(tmp_path / "none" / "page.html"))
+    assert told.returncode == 2
+    assert f"there is no directory {tmp_path / 'none'}" in told.stderr
+
+
 def test_replay_takes_headers_and_fields_from_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text(

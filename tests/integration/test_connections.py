@@ -421,6 +421,18 @@ def test_nothing_is_answered_behind_the_last_request(service: RunningService) ->
     assert [answer.status for answer in exchange(service, CHECK + last + CHECK)] == [200, 200]
 
 
+@pytest.mark.parametrize("head", [b"Host: y", b"Transfer-Encoding: chunked, identity", b"A: b\r\n" * 300])
+def test_what_is_refused_behind_the_last_request_is_neither_answered_nor_logged(
+    service: RunningService, head: bytes
+) -> None:
+    last = CHECK[:-2] + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nab"
+    behind = CHECK[:-2] + head + b"\r\n\r\n"
+    logged = len(service.lines)
+    assert [answer.status for answer in exchange(service, last + behind)] == [200]
+    service.client.get("/healthz")  # what the first made the service log is written by now
+    assert service.lines[logged:] == []
+
+
 # What two servers could read differently.
 
 

@@ -332,7 +332,12 @@ def test_the_command_serves_a_queue_until_it_is_asked_to_end(server: Server, tmp
         (["--queue", "redis://127.0.0.1", "--handler", "json:nothing"], 1, "the handler 'json:nothing' is not there"),
         (["--queue", "redis://127.0.0.1", "--handler", "json:dumps"], 1, "the handler 'json:dumps' begins with def"),
         (["--queue", "redis://127.0.0.1", "--handler", "json"], 1, "a handler is MODULE:NAME"),
-        (["--queue", "redis://127.0.0.1", "--provider", "x", "--key-from", "NO_SUCH"], 1, "the environment has no"),
+        (
+            ["--queue", "redis://127.0.0.1", "--provider", "x", "--key-from", "NO_SUCH"],
+            1,
+            "the environment has no NO_SUCH",
+        ),
+        (["--queue", "redis://127.0.0.1", "--provider", "x", "--key-from", "sk-own"], 1, "has no variable of the name"),
         (["--queue", "redis://127.0.0.1", "--provider", "x"], 1, "a provider is the URL of its API"),
         (["--queue", "nowhere", "--handler", "json:loads"], 1, "the store of a queue is memory:// or"),
         (["--queue", "redis://h", "--handler", "json:loads", "--start", "9", "--most", "8"], 2, "--start is at most"),

@@ -24,13 +24,14 @@ from headgate.llm_proxy.exchange import Exchange
 from headgate.llm_proxy.metrics import ProxyMetrics
 from headgate.llm_proxy.provider_connection import ProviderConnection
 from headgate.llm_proxy.provider_pool import ProviderPool
-from headgate.llm_proxy.providers import ProviderSettings
+from headgate.llm_proxy.providers import ProviderSettings, read_providers
 from headgate.llm_proxy.proxy_parts import ProxyOptions
 from headgate.llm_proxy.reading_on import ReadingOn
 from headgate.llm_proxy.server import InForce, ProxyServer, ProxySource
 from headgate.llm_proxy.several import _begin
 from headgate.llm_proxy.upstream import Upstream
 from headgate.policy.gate import read_policy
+from headgate.policy.problems import PolicyError
 from headgate.stores.memory import MemoryStore
 from headgate.supervisor.last_good import LastGood
 
@@ -73,6 +74,32 @@ def begun(folder: Path, limits: str, good: LastGood) -> ProxyServer:
 
 def limits_of(server: ProxyServer) -> list[str]:
     return [str(limit.limit) for rule in server.gate.policy.rules for each in rule.limits.values() for limit in each]
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ('base_url: "http://ann:SECRET@api.example.com/v1"', "with no user, password, query or fragment"),
+        ('base_url: "http://:SECRET@api.example.com/v1"', "with no user, password, query or fragment"),
+        ('base_url: "https://api.example.com/v1?key=SECRET"', "with no user, password, query or fragment"),
+        ("base_url: https://api.example.com/v1, api_key: SECRET", "there is no such field"),
+        ("base_url: https://api.example.com/v1, api_key_env: sk-SECRET", "is the name of a variable, such as"),
+        ("base_url: https://api.example.com/v1, api_key_env: aSECRET", "is the name of a variable, such as"),
+        ("base_url: https://api.example.com/v1, api_key_env: NOT_SET", "the variable 'NOT_SET' is not set"),
+    ],
+)
+def test_what_is_wrong_with_a_provider_is_told_without_its_key(tmp_path: Path, field: str, told: str) -> None:
+    text = f"providers:\n  - {{name: a, {field}}}\n"
+    with pytest.raises(PolicyError) as refused:
+        read_providers(text, source="providers.yaml", folder=tmp_path)
+    assert told in str(refused.value)
+    assert "SECRET" not in str(refused.value)
+
+
+def test_an_empty_file_of_providers_is_told_what_it_begins_with(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError) as refused:
+        read_providers(b"# none yet\n", source="providers.yaml", folder=tmp_path)
+    assert str(refused.value) == "providers.yaml: the file of providers is empty; it begins with providers:"
 
 
 def test_a_worker_begins_with_what_is_in_force_in_others_whatever_its_files_say(tmp_path: Path, good: LastGood) -> None:

@@ -60,6 +60,36 @@ def filled(tmp_path: Path) -> Path:
     return path
 
 
+def test_csv_tells_what_its_rows_lack(run_llm: Run, tmp_path: Path) -> None:
+    path = tmp_path / "books.jsonl"
+    with open_books(path) as books:
+        for id in ("a", "b"):
+            books.add(Entry("held", id, OCTOBER_US, Caller(user="anna"), "gpt-5", 100, 800, 8_125_000))
+    whole = run_llm("report", str(path), "--format", "csv")
+    assert whole.stderr == ""  # what is held and not settled has columns of its own
+    path.write_bytes(path.read_bytes()[:-20])
+    cut = run_llm("report", str(path), "--format", "csv")
+    assert cut.stderr == f"1 line could not be read; the first:\n  {path}:2: the line is cut off\n"
+    assert len(cut.stdout.splitlines()) == 2
+    out = tmp_path / "out.csv"
+    assert "1 line could not be read" in run_llm("report", str(path), "--format", "csv", "--output", str(out)).stderr
+
+
+@pytest.mark.parametrize("name", ["books.db", "books.jsonl"])
+def test_a_report_replaces_no_books(run_llm: Run, filled: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with open_books(path) as books:
+        books.add(Entry("held", "c", OCTOBER_US, Caller(user="anna"), "gpt-5", 100, 800, 8_125_000))
+    before = path.read_bytes()
+    for asked in (path, filled):
+        told = run_llm("report", str(asked), "--format", "csv", "--output", str(path))
+        assert (told.returncode, path.read_bytes()) == (2, before)
+        assert f"{path} is there, and holds books: name a new file, or an older report" in told.stderr
+    older = tmp_path / "report"
+    for form in ("csv", "json", "table", "html"):
+        assert run_llm("report", str(filled), "--format", form, "--output", str(older)).returncode == 0
+
+
 def test_a_report_is_a_table_csv_json_or_a_page(run_llm: Run, filled: Path, tmp_path: Path) -> None:
     table = run_llm("report", str(filled), "--by", "team")
     assert table.returncode == 0

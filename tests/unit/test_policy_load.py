@@ -196,7 +196,8 @@ UNREADABLE: list[tuple[str | bytes, str]] = [
     ("version: 1\n  rules: []", "p.yaml:2:8: this is not YAML: mapping values are not allowed"),
     ("a: 1\n---\nb: 2", "p.yaml:2:1: a policy is one document"),
     (b"version: 1\n# \xff", "p.yaml:2:1: a policy is UTF-8 text: byte 13 is 0xff"),
-    ("a: \x01", "p.yaml: cannot read the text: control characters are not allowed"),
+    ("a: 1\nb: é\x01", "p.yaml:2:5: the text holds U+0001, a control character: write it without"),
+    ("a: \x9f", "p.yaml:1:4: the text holds U+009F, a control character: write it without"),
     ("[" * 5000, "p.yaml:1:66: [0]: nested deeper than 64 levels"),
     ("a: " * 100, "p.yaml:1:5: this is not YAML"),
     ("a: &x [*x]", "p.yaml:1:8: a[0]: the alias *x names nothing that is complete here"),
@@ -248,7 +249,7 @@ ESCAPES = [
     ("rules:\n\t- name: a", "p.yaml:2:1: this is not YAML: while scanning for the next token, found character that "
      "cannot start any token: indent with spaces, not with tabs"),
     ("version: 1".encode("utf-16"), "p.yaml:1:1: a policy is UTF-8 text: this is UTF-16"),
-    ("version: 1".encode("utf-16-be"), "p.yaml: cannot read the text: control characters are not allowed"),
+    ("version: 1".encode("utf-16-be"), "p.yaml:1:1: the text holds U+0000, a control character: write it without"),
     ("version: 1".encode("utf-32"), "p.yaml:1:1: a policy is UTF-8 text: this is UTF-32"),
 ]  # fmt: skip
 

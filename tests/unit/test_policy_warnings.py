@@ -143,3 +143,53 @@ def test_a_limit_that_never_refuses_refuses_nothing_that_the_other_passes(
         clock.advance(after_us)
         first, second = limiter.hit("k", cost % 4 if cost < 100 else cost).limits
         assert second.allowed or not first.allowed
+
+
+TIERED = "identities: {c: {header: X-C}}\ntiers: {from: {identity: c}, map: {'17': pro, '18': gold}, default: free}\n"
+
+
+def test_a_tier_that_no_rule_has_limits_for_is_a_warning() -> None:
+    rule = "name: a, by: [c], limits: {free: 1/minute, por: 2/minute, gold: 3/minute}"
+    assert warnings_about(rule, "name: b, by: [c], limits: 9/day", more=TIERED) == [
+        "tiers.map['17']: no rule has limits for the tier 'pro': its requests have those of 'free'; "
+        "did you mean 'por'?",
+        "rules[0].limits.por: no request has the tier 'por': tiers.map gives pro, gold, and free is the default; "
+        "did you mean 'pro'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "more"),
+    [
+        ("name: a, by: [c], limits: {free: 1/minute, pro: 2/minute, gold: 3/minute}", TIERED),
+        ("name: a, by: [c], limits: 1/minute", TIERED),  # no rule has limits by tier yet
+        (
+            "name: a, by: [ip], limits: {free: 1/minute, por: 2/minute}",
+            "tiers: {from: {header: X-Tier}, default: free}\n",  # which tiers the header names is not known
+        ),
+    ],
+)
+def test_tiers_that_requests_may_have_are_no_warning(rule: str, more: str) -> None:
+    assert warnings_about(rule, more=more) == []
+
+
+def test_a_tier_of_the_map_that_is_the_default_needs_no_limits_of_its_own() -> None:
+    more = TIERED.replace("gold", "free")
+    assert warnings_about("name: a, by: [c], limits: {free: 1/minute, pro: 2/minute}", more=more) == []
+
+
+@pytest.mark.parametrize("network", ["0.0.0.0/0", "'::/0'"])
+def test_proxies_that_are_everybody_are_a_warning(network: str) -> None:
+    more = f"client_ip: {{header: X-Forwarded-For, trusted_proxies: [10.0.0.0/8, {network}]}}\n"
+    assert warnings_about(limits("5/day"), more=more) == [
+        f"client_ip.trusted_proxies[1]: {network.strip(chr(39))} is every address: whoever sends X-Forwarded-For "
+        "chooses the address that counts; name your proxies, or how many there are with trusted_hops"
+    ]
+    assert warnings_about(limits("5/day"), more=more.replace("]}", "], trusted_hops: 1}")) == []
+
+
+def test_a_ruleset_without_rules_is_a_warning() -> None:
+    more = "rulesets: {none: [], some: [a]}\n"
+    assert warnings_about("name: a, by: [ip], limits: 5/day", more=more) == [
+        "rulesets.none: has no rules: every request that is asked about with it passes, and is not counted"
+    ]

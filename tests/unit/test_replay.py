@@ -268,6 +268,21 @@ def test_a_table_without_the_column_of_a_header_is_refused(tmp_path: Path) -> No
         read_all(log, headers={"x-user": "user"})
 
 
+def test_a_field_that_was_named_has_to_be_there(tmp_path: Path) -> None:
+    """With a misspelt one, all requests would be for one path, and the report would not say so."""
+    table = tmp_path / "log.csv"
+    table.write_text("time,ip,url\n5,1.2.3.4,/a\n")
+    with pytest.raises(ConfigError, match=r"no column is named 'ulr' for the path: there are time, ip, url"):
+        read_all(table, fields={"path": "ulr"})
+    lines = tmp_path / "log.json"
+    lines.write_text('{"time": 5, "ip": "1.2.3.4", "url": "/a"}\n{"time": 6, "ip": "1.2.3.4", "Req": {"url": null}}\n')
+    entries, tally = read_all(lines, fields={"path": "req.url"}, headers={"x-user": "uesr"})
+    assert entries == [(moment, "1.2.3.4", "", "", "", {}, 1) for moment in (5_000_000, 6_000_000)]  # one may lack it
+    assert (tally.count, tally.absent) == (0, {str(lines): {"header x-user": "uesr"}})
+    entries, tally = read_all(lines, fields={"path": "ulr"})
+    assert (len(entries), tally.absent) == (2, {str(lines): {"path": "ulr"}})
+
+
 def test_a_host_is_who_asks_in_a_table_and_who_answers_in_json(tmp_path: Path) -> None:
     table = tmp_path / "log.csv"
     table.write_text("time,Host\n5,1.2.3.4\n")

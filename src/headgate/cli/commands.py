@@ -22,6 +22,7 @@ from headgate import core
 from headgate.cli import options
 from headgate.cli.llm import llm
 from headgate.cli.llm_work import work
+from headgate.cli.output_files import page_file
 from headgate.cli.zones import zone
 from headgate.errors import HeadgateError
 from headgate.stores.url import store_schemes
@@ -334,8 +335,9 @@ def serve(
 @click.option("--to", "to_time", metavar="TIME", help="Judge what comes before this time.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--report", "report_file", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page with charts."
-)
+    "--report", "report_file", type=click.Path(path_type=Path), callback=page_file, metavar="FILE.html",
+    help="Write a page with charts.",
+)  # fmt: skip
 @click.option("--top", default=10, show_default=True, type=click.IntRange(1, 1000), help="How many keys to list.")
 def replay(logs: tuple[str, ...], **options: Any) -> None:
     """Tell what a policy would have done with the traffic of LOGs (- is standard input).

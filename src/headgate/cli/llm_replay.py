@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from headgate.cli.output_files import page_file
 from headgate.errors import ConfigError
 
 _COLUMNS = {
@@ -42,8 +43,9 @@ def _columns(context: click.Context, parameter: click.Parameter, values: tuple[s
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--report", "report_file", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page with charts."
-)
+    "--report", "report_file", type=click.Path(path_type=Path), callback=page_file, metavar="FILE.html",
+    help="Write a page with charts.",
+)  # fmt: skip
 @click.option("--books", metavar="BOOKS", help="Write what each call held and used into these books, too.")
 def replay(
     policy: Path,

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from headgate import clock
+from headgate.cli.output_files import report_file
 from headgate.errors import ArgumentError, ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ _zone_option = click.option(
 @click.option("--until", metavar="DAY", help="Before this day, month or time.")
 @_zone_option
 @click.option("--format", "form", default="table", show_default=True, type=click.Choice(_FORMATS))
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), callback=report_file, help="Write to this file."
+)
 @click.option(
     "--close", "month", metavar="MONTH",
     help="Close a month that is over, such as 2026-10: its sums are kept, what comes later is told as that.",
@@ -78,7 +81,7 @@ def report(
     month: str | None,
     author: str | None,
 ) -> None:
-    from headgate.cli.llm_report_text import csv_text, json_text, table_text
+    from headgate.cli.llm_report_text import csv_text, json_text, notes_beside_csv, table_text
     from headgate.llm.books.report import report_of, zone_of
 
     if month is not None:
@@ -95,6 +98,8 @@ def report(
         else:
             made = report_of(read, by=by, zone=zone, since_us=moments[0], until_us=moments[1])
             text = {"table": table_text, "csv": csv_text, "json": json_text}[form](made)
+            for line in notes_beside_csv(made) if form == "csv" else ():
+                click.echo(line, err=True)
     if output is None:
         click.echo(text, nl=False, color=True)  # what a caller is named stays as it is, in CSV too
     else:

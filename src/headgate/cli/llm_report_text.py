@@ -10,7 +10,7 @@ from typing import Any
 
 from headgate.amounts import grouped_text, number_text
 from headgate.llm.books.closing import Corrected
-from headgate.llm.books.report import Report, Row
+from headgate.llm.books.report import ClosedMonth, Report, Row
 from headgate.llm.books.sums import Sums
 
 MONEY = ("cost", "unsettled_cost")
@@ -98,13 +98,34 @@ def notes(report: Report) -> list[str]:
             f"restated {counted(now.calls, 'call')}, {money(now.cost)} usd and {money(now.unsettled_cost)} held"
         )
         if month.kept != month.booked:
-            lines.append(
-                f"  its entries come to {counted(month.booked.calls, 'call')} and {money(month.booked.cost)} usd: "
-                "some from before it was closed are missing or were changed"
-            )
+            lines.append(f"  {_changed(month)}")
     lines += [
         f"  written in {later.written_in}: {money(later.delta.cost)} usd of {later.month}" for later in report.later
     ]
+    return lines + _lacking(report)
+
+
+def notes_beside_csv(report: Report) -> list[str]:
+    """What of the notes no column of CSV tells: entries that are missing, or were changed."""
+    changed = [
+        f"{month.closing.month} is closed, in {month.closing.zone}: {_changed(month)}"
+        for month in report.closed
+        if month.kept != month.booked
+    ]
+    return changed + _lacking(report)
+
+
+def _changed(month: ClosedMonth) -> str:
+    """That the entries of a closed month no longer come to the sums that were kept."""
+    return (
+        f"its entries come to {counted(month.booked.calls, 'call')} and {money(month.booked.cost)} usd: "
+        "some from before it was closed are missing or were changed"
+    )
+
+
+def _lacking(report: Report) -> list[str]:
+    """Entries that no format has in its sums."""
+    lines = []
     if report.dropped:
         lines.append(f"dropped before they were written: {counted(report.dropped, 'entry')}; the sums lack them")
     if report.unreadable.count:

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import inspect
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,8 @@ import click
 
 from headgate.cli import options
 from headgate.errors import ConfigError
+
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,59}")
 
 
 @click.command()
@@ -118,7 +121,9 @@ async def _handler(how: dict[str, Any]) -> AsyncIterator[Any]:
 
     key = os.environ.get(how["key_from"], "")
     if how["key_from"] and not key:
-        raise ConfigError(f"the environment has no {how['key_from'][:60]}, which was to hold the provider's key")
+        named = _VARIABLE.fullmatch(how["key_from"])  # what is not may be the key itself
+        name = how["key_from"] if named else "variable of the name that --key-from gives"
+        raise ConfigError(f"the environment has no {name}, which was to hold the provider's key")
     async with HttpProvider(how["provider"], key, timeout=how["timeout"]) as provider:
         yield provider
 

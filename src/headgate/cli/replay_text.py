@@ -35,7 +35,10 @@ def outcome_lines(outcome: Outcome, top: int, width: int) -> Iterator[str]:
 
 
 def unread_lines(tally: Tally) -> Iterator[str]:
-    """What could not be read, and what was guessed."""
+    """What could not be read, what was not there, and what was guessed."""
+    for source, absent in tally.absent.items():
+        for role, field in absent.items():
+            yield f"{source}: no line has the field {field!r} that was named for the {role}"
     for source, first in tally.guessed.items():
         yield (
             f"{source}: its times lack their month or their date: the first is taken for one of {first.isoformat()}, "

@@ -24,6 +24,7 @@ _FIELDS = (
 _NEEDED = ("name", "base_url")
 _AUTHS = ("bearer", "x-api-key", "api-key", "none")
 _LONGEST_S = 86_400
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,59}")
 _FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _NOT_OURS = ("authorization", "x-api-key", "api-key", "host", "content-length", "transfer-encoding", "connection")
 
@@ -89,7 +90,7 @@ def load_providers(file: Path) -> tuple[ProviderSettings, ...]:
 
 def read_providers(text: bytes | str, *, source: str, folder: Path) -> tuple[ProviderSettings, ...]:
     """The providers of a text. Files of keys are looked for from `folder`."""
-    document = read_document(text, source)
+    document = read_document(text, source, kind="file of providers", begins="providers:")
     problems = [*document.problems, *unusable_texts(document)]
     listed = document.value.get("providers") if isinstance(document.value, Mapping) else None
     if not isinstance(listed, list) or not listed:
@@ -181,7 +182,9 @@ class _Reader:
     def _base_url(self) -> str:
         url = self._text("base_url")
         if "base_url" in self._told and not _is_base(url):
-            self._wrong("base_url", f"is a URL such as https://api.example.com/v1, not {shown(url)}")
+            secret = any(mark in url for mark in "@?#")  # a key may be in it
+            seen = "with no user, password, query or fragment: its key is apart" if secret else f"not {shown(url)}"
+            self._wrong("base_url", f"is a URL such as https://api.example.com/v1, {seen}")
         return url
 
     def _headers(self) -> tuple[tuple[str, str], ...]:
@@ -203,7 +206,9 @@ class _Reader:
         elif variable:
             key = os.environ.get(variable, "").strip()
             if not key:
-                self._wrong("api_key_env", f"the variable {shown(variable)} is not set")
+                named = _VARIABLE.fullmatch(variable)  # what is not may be the key itself
+                what = "is the name of a variable, such as OPENAI_API_KEY, and no key; there is no such variable"
+                self._wrong("api_key_env", f"the variable {shown(variable)} is not set" if named else what)
             return self._sendable("api_key_env", key)
         elif file:
             try:
@@ -226,7 +231,7 @@ def _is_base(url: str) -> bool:
         reachable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
-    return reachable and not (parts.query or parts.fragment or parts.username)
+    return reachable and not any(mark in url for mark in "@?#")
 
 
 def _matches(pattern: str, model: str) -> bool:

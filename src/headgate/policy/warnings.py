@@ -23,6 +23,7 @@ from headgate.limits import (
 from headgate.policy.compiled import ANY_TIER
 from headgate.policy.problems import Path, Problem
 from headgate.policy.schema import MatchModel, PolicyModel, RuleModel
+from headgate.policy.trust_warnings import trust_warnings
 from headgate.policy.yaml_source import Document
 
 _FOREIGN = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)|<(?:[a-z]+:)?([A-Za-z_][A-Za-z0-9_]*)>")
@@ -36,6 +37,7 @@ _WITHIN = {("day", "week"): 7, ("day", "month"): 31, ("day", "year"): 366, ("mon
 def warnings_of(document: Document, policy: PolicyModel) -> list[Problem]:
     """The warnings about a policy that was read from a document, each with its place."""
     found = [*_idle_limits(policy), *_idle_rules(policy), *_idle_exemptions(policy), *_foreign_paths(policy)]
+    found += trust_warnings(policy)
     return sorted((document.problem(path, message) for path, message in found), key=lambda one: (one.line, one.column))
 
 

@@ -28,6 +28,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+_NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _HALF_ESCAPES = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _ENCODINGS = {b"\xff\xfe\x00\x00": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """What other encodings begin with; the longer marks first."""
@@ -47,6 +48,7 @@ class Document:
     value: Any = None
     marks: dict[Path, tuple[int, int]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    kind: str = "policy"
 
     def problem(self, path: Path, message: str) -> Problem:
         """A problem at a path, with the place of the nearest value that was written there."""
@@ -56,22 +58,25 @@ class Document:
         return Problem(path, message)
 
 
-def read_document(text: bytes | str, source: str) -> Document:
-    """Read a text. What makes it unreadable raises PolicyError; doubled fields are among the problems."""
-    if isinstance(text, bytes):
-        text = _decode(text, source)
+def read_document(text: bytes | str, source: str, *, kind: str = "policy", begins: str = "version: 1") -> Document:
+    """Read a text. What makes it unreadable raises PolicyError; doubled fields are among the problems.
+
+    Messages call it `kind`, and tell of an empty one what it begins with.
+    """
     if len(text) > LARGEST_BYTES:
-        raise PolicyError(source, [Problem((), f"a policy has at most {LARGEST_BYTES} bytes, not {len(text)}")])
+        raise PolicyError(source, [Problem((), f"a {kind} has at most {LARGEST_BYTES} bytes, not {len(text)}")])
+    if isinstance(text, bytes):
+        text = _decode(text, source, kind)
     if lone := re.search("[\ud800-\udfff]", text):
-        raise PolicyError(source, [_encoding_problem(text[: lone.start()], f"{lone[0]!a} is half a character")])
-    document = Document(source)
+        raise PolicyError(source, [_encoding_problem(kind, text[: lone.start()], f"{lone[0]!a} is half a character")])
+    document = Document(source, kind=kind)
     try:
         reader = _Reader(document, yaml.parse(text, Loader=_LOADER))
-        document.value = reader.read()
+        document.value = reader.read(begins)
     except yaml.MarkedYAMLError as error:
         raise PolicyError(source, [_syntax_problem(error, text)]) from error
     except yaml.reader.ReaderError as error:
-        raise PolicyError(source, [Problem((), f"cannot read the text: {error.reason}")]) from error
+        raise PolicyError(source, [_character_problem(error, text)]) from error
     return document
 
 
@@ -96,7 +101,7 @@ def unusable_texts(document: Document) -> Iterator[Problem]:
 
 def _holds(character: str) -> str:
     code = ord(character)
-    kind = "half a character, a lone surrogate" if code > 0x7F else "a control character"
+    kind = "half a character, a lone surrogate" if 0xD800 <= code <= 0xDFFF else "a control character"
     return f"holds U+{code:04X}, {kind}: write it without"
 
 
@@ -111,17 +116,18 @@ class _Reader:
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._values = 0
 
-    def read(self) -> Any:
+    def read(self, begins: str = "") -> Any:
+        kind = self._document.kind
         value: Any = None
         documents = 0
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self._refuse((), event, "a policy is one document: nothing may follow a second ---")
+                    self._refuse((), event, f"a {kind} is one document: nothing may follow a second ---")
                 value = self._value(next(self._events), (), 0)
         if documents == 0:
-            raise PolicyError(self._document.source, [Problem((), "the policy is empty; it begins with version: 1")])
+            raise PolicyError(self._document.source, [Problem((), f"the {kind} is empty; it begins with {begins}")])
         return value
 
     def _value(self, event: Any, path: Path, depth: int) -> Any:
@@ -180,7 +186,7 @@ class _Reader:
     def _count(self, values: int, path: Path, event: Any) -> None:
         self._values += values
         if self._values > _MOST_VALUES:
-            self._refuse(path, event, f"the policy unfolds into more than {_MOST_VALUES} values")
+            self._refuse(path, event, f"the {self._document.kind} unfolds into more than {_MOST_VALUES} values")
 
     def _refuse(self, path: Path, event: Any, message: str) -> None:
         raise PolicyError(self._document.source, [Problem(path, message, *_place(event))])
@@ -223,18 +229,26 @@ def _path_at(text: str, mark: Any) -> Path:
     return reader.found
 
 
-def _decode(text: bytes, source: str) -> str:
-    if len(text) > LARGEST_BYTES:
-        raise PolicyError(source, [Problem((), f"a policy has at most {LARGEST_BYTES} bytes, not {len(text)}")])
+def _decode(text: bytes, source: str, kind: str) -> str:
     try:
         return text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         encoding = next((name for mark, name in _ENCODINGS.items() if text.startswith(mark)), None)
         what = f"this is {encoding}" if encoding else f"byte {error.start} is {text[error.start]:#04x}"
         before = text[: error.start].decode("utf-8-sig", "replace")
-        raise PolicyError(source, [_encoding_problem(before, what)]) from error
+        raise PolicyError(source, [_encoding_problem(kind, before, what)]) from error
 
 
-def _encoding_problem(before: str, what: str) -> Problem:
+def _character_problem(error: yaml.reader.ReaderError, text: str) -> Problem:
+    """The first character that YAML does not allow."""
+    found = _NOT_YAML.search(text)
+    if found is None:
+        return Problem((), f"cannot read the text: {error.reason}")
+    before = text[: found.start()]
+    column = found.start() - before.rfind("\n")
+    return Problem((), f"the text {_holds(found[0])}", before.count("\n") + 1, column)
+
+
+def _encoding_problem(kind: str, before: str, what: str) -> Problem:
     """What is no UTF-8, after the text before it."""
-    return Problem((), f"a policy is UTF-8 text: {what}", before.count("\n") + 1, 1)
+    return Problem((), f"a {kind} is UTF-8 text: {what}", before.count("\n") + 1, 1)

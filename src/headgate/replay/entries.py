@@ -45,6 +45,9 @@ class Tally:
     guessed: dict[str, date] = field(default_factory=dict)
     """The first day of each log whose times name no month, as far as its file tells."""
 
+    absent: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The fields that were named for a role, and that no line of a log has: by log, then by role."""
+
     def add(self, source: str, line: int, reason: str, text: str, lines: int = 1) -> None:
         """Count a line, or several that were read as one."""
         self.count += lines

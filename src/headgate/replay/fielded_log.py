@@ -40,22 +40,27 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
 
 
 class FieldNames:
-    """Which field of a log stands for what: told names first, then the usual ones."""
+    """Which field of a log stands for what: told names first, then the usual ones.
+
+    `absent` are the told ones that nothing had so far.
+    """
 
     def __init__(self, told: Mapping[str, str], *, needs_client: bool, units: Mapping[str, str] = {}) -> None:
-        self._told = {role: name for role, name in told.items() if role != "cost"}
+        self.told = {role: name for role, name in told.items() if role != "cost"}
         self.costs = CostFields(units or ({PLAIN: told["cost"]} if "cost" in told else {}))
         self.needed = ("time", "client") if needs_client else ("time",)
+        self.absent = dict(self.told)
 
     def resolve(self, there: Iterable[str]) -> dict[str, str]:
         """The log's own names for time, client, method, path, request and host, as far as it has them."""
         by_lower = {name.lower(): name for name in reversed(list(there))}
         resolved = {}
         for role, usual in KNOWN_NAMES.items():
-            wanted = (self._told[role],) if role in self._told else usual
+            wanted = (self.told[role],) if role in self.told else usual
             name = next((by_lower[one.lower()] for one in wanted if one.lower() in by_lower), None)
             if name is not None:
                 resolved[role] = name
+                self.absent.pop(role, None)
         if resolved.get("date") == resolved.get("time"):
             resolved.pop("date", None)
         return resolved
@@ -84,6 +89,7 @@ def entry_of(
 
 def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, str]) -> Callable[[str], Entry]:
     """A reader of JSON lines. `headers` maps names of headers to the fields they are read from."""
+    names.absent |= {f"header {header}": field for header, field in headers.items()}
 
     def read(line: str) -> Entry:
         if len(line) > LONGEST_LINE:
@@ -105,6 +111,8 @@ def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, 
             content = by_lower.get(field.lower())
             if content not in (None, "", "-"):
                 found[header] = str(content)
+            if names.absent and field.lower() in by_lower:
+                names.absent.pop(f"header {header}", None)
         cost = names.costs.read(names.costs.find(flat), flat.__getitem__) if names.costs else 1
         return entry_of(roles, names.needed, read_time, found, cost)
 
@@ -114,7 +122,10 @@ def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, 
 def row_reader(
     columns: Sequence[str], names: FieldNames, read_time: TimeReader, headers: Mapping[str, str]
 ) -> Callable[[Sequence[str]], Entry]:
-    """A reader of rows under these columns; raises Unreadable where time or client have no column."""
+    """A reader of rows under these columns; raises Unreadable where time, client or a told field have no column."""
+    for role, field in names.told.items():
+        if field.lower() not in (name.lower() for name in columns):
+            raise Unreadable(f"no column is named {field!r} for the {role}: there are {_named(columns)}")
     resolved = names.resolve(columns)
     if "client" not in resolved:  # in tables a host is the client, in JSON it is the server
         resolved.update(("client", name) for name in columns if name.lower() == "host")

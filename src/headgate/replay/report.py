@@ -44,6 +44,11 @@ def _warnings(outcome: Outcome) -> list[str]:
         f"{first.isoformat()}, by the date of the file."
         for source, first in outcome.unread.guessed.items()
     ]
+    told += [
+        f"No line of <b>{escape(source)}</b> has the field {escape(repr(field))} that was named for the {escape(role)}."
+        for source, absent in outcome.unread.absent.items()
+        for role, field in absent.items()
+    ]
     return [f'<p class="warning">{text}</p>' for text in (*map(escape, outcome.left_out), *told)]
 
 

@@ -111,10 +111,13 @@ class Log:
     def _read_lines(
         self, reading: Reading, blocks: Iterator[tuple[int, str]], kind: str, tally: Tally
     ) -> Iterator[Block]:
-        read, by_head = self._line_reader(reading, kind)
+        names = FieldNames(reading.fields, needs_client=reading.needs_client, units=reading.units)
+        read, by_head = self._line_reader(reading, kind, names)
         for first, block in blocks:
             read_line = partial(self._entry, read, tally, first)
             yield read_block(block, reading.read_time, read_line, by_head=by_head)
+        if kind == "json" and names.absent:
+            tally.absent[self.name] = names.absent
 
     def _entry(self, read: Callable[[str], Entry], tally: Tally, first: int, number: int, line: str) -> Entry | None:
         """The entry of a line, `number` lines behind the first of its block; one that cannot be read is counted."""
@@ -126,10 +129,9 @@ class Log:
                     tally.add(self.name, first + number, str(error), line)
         return None
 
-    def _line_reader(self, reading: Reading, kind: str) -> tuple[Callable[[str], Entry], bool]:
+    def _line_reader(self, reading: Reading, kind: str, names: FieldNames) -> tuple[Callable[[str], Entry], bool]:
         """(what reads a line, whether the head of a usual one is all that is needed)"""
         if kind == "json":
-            names = FieldNames(reading.fields, needs_client=reading.needs_client, units=reading.units)
             return json_reader(names, reading.read_time, reading.headers), False
         if set(reading.fields) - {"cost"}:
             raise ConfigError(

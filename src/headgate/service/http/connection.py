@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from headgate.service.http.messages import Persistence, ServiceRequest, ServiceResponse, WaitingReply
 from headgate.service.http.problems import problem_response
-from headgate.service.http.request_reader import HEAD, IDLE, MalformedRequest, RequestReader, RequestRefused
+from headgate.service.http.request_reader import HEAD, IDLE, RequestReader, RequestRefused
 from headgate.service.http.response_writer import encode_response
 
 if TYPE_CHECKING:
@@ -173,11 +173,9 @@ class Connection(asyncio.Protocol):
                     self._tell_to_continue()
             else:
                 self._feed_in_slices(data)
-        except MalformedRequest as refused:
-            if self._reads:
-                self._refuse(refused.status, str(refused))
         except RequestRefused as refused:
-            self._refuse(refused.status, str(refused))
+            if self._reads:  # else it stands behind the last request
+                self._refuse(refused.status, str(refused))
         if (held := reader.held_bytes) != self.held:
             self._hold(held)
 

@@ -42,10 +42,6 @@ class RequestRefused(Exception):
         self.status = status
 
 
-class MalformedRequest(RequestRefused):
-    """Bytes that are no request of HTTP/1.1."""
-
-
 class RequestReader:
     """Reads the requests of one connection, and hands each to `receive` with how the connection goes on after it.
 
@@ -89,7 +85,7 @@ class RequestReader:
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, RequestRefused):
                 raise error.__context__ from None
-            raise MalformedRequest(400, "this is no request of HTTP/1.1 that can be read") from error
+            raise RequestRefused(400, "this is no request of HTTP/1.1 that can be read") from error
         self._unread += len(piece)
         if self._unread > self._bounds.head_bytes:
             raise self._head_too_large()

@@ -1,0 +1,41 @@
+"""The files that commands write reports to. A report replaces an older one, and nothing else that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_PAGE = b"<!doctype html"
+_BOOKS = (b"SQLite format 3\0", b'{"kind":', b"\x1f\x8b")
+"""How books begin: a database, lines of JSON, lines that were put aside and compressed."""
+
+
+def page_file(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Where a page is written to. A log or a policy that is there, as after `--report *.log`, is not replaced."""
+    beginning = _beginning(value)
+    if beginning and not beginning.lower().startswith(_PAGE):
+        raise click.BadParameter(f"{value} is there, and is no page: name a new file, or an older page to replace it")
+    return value
+
+
+def report_file(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Where a report on books is written to. Books that are there are not replaced."""
+    if _beginning(value).startswith(_BOOKS):
+        raise click.BadParameter(f"{value} is there, and holds books: name a new file, or an older report")
+    return value
+
+
+def _beginning(file: Path | None) -> bytes:
+    """The first bytes of a file; none where it is not there, or is a device. Its folder has to be there."""
+    if file is None:
+        return b""
+    if not file.parent.is_dir():
+        raise click.BadParameter(f"there is no directory {file.parent}")
+    if not file.is_file():
+        return b""
+    try:
+        with file.open("rb") as there:
+            return there.read(16)
+    except OSError as error:
+        raise click.BadParameter(f"{file}: {error.strerror}") from None
