@@ -91,7 +91,8 @@ class _Limit:
     ) -> Refusal | None:
         """Why a request may not pass, in this thread."""
         asked = DjangoRequest(request, endpoint)
-        return exchange.judge(self.enforcer(asynchronous=False), asked, by, counted_as).refusal
+        enforcer = self.enforcer(asynchronous=False)
+        return exchange.judge(enforcer, asked, by, counted_as, environ=asked.environ).refusal
 
     async def judge_async(
         self, exchange: DjangoExchange, request: Any, by: object, endpoint: str, counted_as: str
@@ -101,7 +102,8 @@ class _Limit:
         if not hasattr(request, "scope") and not self._needs_a_loop:
             return await sync_to_async(self.judge)(exchange, request, by, endpoint, counted_as)
         asked = DjangoRequest(request, endpoint, asynchronous=True)
-        return (await exchange.judge_async(self.enforcer(asynchronous=True), asked, by, counted_as)).refusal
+        enforcer = self.enforcer(asynchronous=True)
+        return (await exchange.judge_async(enforcer, asked, by, counted_as, asked.environ)).refusal
 
 
 def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Callable[..., Any]:

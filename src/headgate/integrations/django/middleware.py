@@ -37,7 +37,7 @@ class RateLimitMiddleware:
         self._fallback = told.fallback
         if is_outside_of_cors(settings.MIDDLEWARE):
             tell_outside_of_cors("RateLimitMiddleware", CORS)
-        self._enforcer = told.site_enforcer(asynchronous=self._is_async)
+        self._enforcer = told.site_enforcer(asynchronous=self._is_async, kind=DjangoRequest)
 
     def __call__(self, request: Any) -> Any:
         if hasattr(request, "_headgate"):  # the settings name the middleware twice: it is one
@@ -46,7 +46,8 @@ class RateLimitMiddleware:
             return self._call_async(request)
         exchange, refusal = opened(request)[0], None
         if self._enforcer is not None and not is_set_apart(request):
-            refusal = exchange.judge(self._enforcer, DjangoRequest(request), environ=request.META).refusal
+            asked = DjangoRequest(request)
+            refusal = exchange.judge(self._enforcer, asked, environ=asked.environ).refusal
         if refusal is None:
             response = self._get_response(request)
         else:
@@ -58,7 +59,7 @@ class RateLimitMiddleware:
         exchange, refusal = opened(request)[0], None
         if self._enforcer is not None and not is_set_apart(request):
             asked = DjangoRequest(request, asynchronous=True)
-            refusal = (await exchange.judge_async(self._enforcer, asked)).refusal
+            refusal = (await exchange.judge_async(self._enforcer, asked, environ=asked.environ)).refusal
         if refusal is not None:
             response = await answer_refusal_async(request, self._fallback, refusal, (request,), {})
         else:
