@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 from starlette.applications import Starlette
@@ -20,7 +21,7 @@ from starlette.endpoints import HTTPEndpoint
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -379,6 +380,62 @@ def test_only_a_response_that_nobody_else_knows_is_told_in_place(limits: Limits)
     assert set(made) == {1}
     assert common == [(b"x-own", b"1")]
     assert all(set(response.headers) == {"x-own", "content-length", "content-type"} for response in kept)
+
+
+def test_a_response_that_an_application_finds_by_a_weak_reference_is_left_as_it_is(limits: Limits) -> None:
+    known: WeakValueDictionary[str, Response] = WeakValueDictionary()
+    left: list[list[str]] = []
+
+    @limits("9/minute")
+    async def endpoint(request: Request) -> Response:
+        found = known.get("page")
+        if found is None:
+            found = known["page"] = PlainTextResponse("page", headers={"X-Own": "1"})
+        return found
+
+    async def twice(request: Request) -> Response:
+        first = await endpoint(request)
+        assert "page" not in known or "RateLimit" not in known["page"].headers
+        second = await endpoint(request)
+        left.extend(response.headers.getlist("RateLimit") for response in (first, second))
+        return first
+
+    app = one(twice)
+    for _ in range(2):
+        ask(app)
+    assert [[told.split(";")[1] for told in each] for each in left] == [["r=8"], ["r=7"], ["r=6"], ["r=5"]]
+
+
+@pytest.mark.skipif(cores.native is None, reason="the native core tells in place")
+def test_a_fresh_response_is_told_in_place_whatever_its_class() -> None:
+    class Own(PlainTextResponse):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await super().__call__(scope, receive, send)
+
+    kinds: dict[str, Callable[[], Response]] = {
+        "own": lambda: Own("x"),
+        "html": lambda: HTMLResponse("x"),
+        "text": lambda: PlainTextResponse("x"),
+        "json": lambda: JSONResponse({}),
+    }
+    made: list[int] = []
+
+    @RateLimits()("90/minute")
+    async def endpoint(request: Request) -> Response:
+        response = kinds[request.query_params["kind"]]()
+        made.append(id(response))
+        return response
+
+    async def outer(request: Request) -> Response:
+        response: Response = await endpoint(request)
+        made.append(id(response))
+        return response
+
+    app = one(outer)
+    for kind in (*kinds, *kinds):
+        assert "RateLimit" in ask(app, f"/?kind={kind}").headers
+        assert (made[0] == made[1]) is (kind != "own"), kind
+        made.clear()
 
 
 def test_what_a_response_brings_along_is_kept(limits: Limits) -> None:
