@@ -226,6 +226,35 @@ def test_a_response_that_a_view_gives_again_tells_anew(kind: str) -> None:
         assert [left(site.ask()) for _ in range(3)] == [2, 1, 0]
 
 
+@pytest.mark.parametrize("above", [[], [MIDDLEWARE]])
+def test_a_response_that_is_given_again_says_nothing_of_another_client(kind: str, above: list[str]) -> None:
+    same = HttpResponse("same", headers={"X-Own": "1"})
+    kept.clear()
+
+    def view(request: HttpRequest) -> HttpResponse:
+        return same
+
+    with Site(kind, [path("", rate_limit("3/minute")(view))], MIDDLEWARE=[f"{__name__}.keeping", *above]) as site:
+        for client, expected in (("203.0.113.9", 2), ("203.0.113.9", 1), ("203.0.113.10", 2)):
+            answer = site.ask(client=client)
+            assert (left(answer), answer.text, answer.headers["X-Own"]) == (expected, "same", "1")
+        told = [response.headers["RateLimit"].split(";")[1] for response in kept]
+        assert told == ["r=2", "r=1", "r=2"], "what is on its way to a client stays as it is"
+
+
+kept: list[Any] = []
+
+
+def keeping(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """A middleware that keeps all responses, as a server does that sends them slowly."""
+
+    def respond(request: HttpRequest) -> Any:
+        kept.append(get_response(request))
+        return kept[-1]
+
+    return respond
+
+
 COLOURS = {"sync": read, "async": read_async}
 
 

@@ -388,7 +388,7 @@ def test_a_response_that_an_application_finds_by_a_weak_reference_is_left_as_it_
 
     @limits("9/minute")
     async def endpoint(request: Request) -> Response:
-        found = known.get("page")
+        found: Response | None = known.get("page")
         if found is None:
             found = known["page"] = PlainTextResponse("page", headers={"X-Own": "1"})
         return found

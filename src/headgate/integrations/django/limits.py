@@ -139,7 +139,7 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
             raise
         if begins_here:
             del request._headgate
-            await exchange.finish_async(request, response)
+            return await exchange.finish_async(request, response)
         return response
 
     @functools.wraps(view)
@@ -161,7 +161,7 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
             raise
         if begins_here:
             del request._headgate
-            exchange.finish(request, response)
+            return exchange.finish(request, response)
         return response
 
     wrapper = limited_async if is_async else limited

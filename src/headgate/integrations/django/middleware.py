@@ -52,8 +52,7 @@ class RateLimitMiddleware:
             response = self._get_response(request)
         else:
             response = answer_refusal(request, self._fallback, refusal, (request,), {})
-        exchange.finish(request, response)
-        return response
+        return exchange.finish(request, response)
 
     async def _call_async(self, request: Any) -> Any:
         exchange, refusal = opened(request)[0], None
@@ -68,5 +67,4 @@ class RateLimitMiddleware:
             except asyncio.CancelledError as error:  # the client is gone; what was charged is settled
                 await exchange.fail_async(error)
                 raise
-        await exchange.finish_async(request, response)
-        return response
+        return await exchange.finish_async(request, response)
