@@ -19,7 +19,7 @@ from headgate.decision import Decision
 from headgate.errors import ConfigError, MissingExtraError, StoreError
 from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
-from headgate.http.server.asgi_messages import Fields, refuse_websocket
+from headgate.http.server.asgi_messages import Fields
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Refusal, RouteOptions, without_content
 from headgate.http.server.routes import (
@@ -38,14 +38,14 @@ from headgate.limiter import Limiter
 try:
     from fastapi import FastAPI, HTTPException, Response
     from fastapi.requests import HTTPConnection
-    from fastapi.websockets import WebSocket, WebSocketState
+    from fastapi.websockets import WebSocket
 except ModuleNotFoundError as error:
     raise MissingExtraError("headgate.integrations.fastapi", extra="fastapi") from error
 
 from headgate.integrations.starlette.headers import RateLimitHeaders
 from headgate.integrations.starlette.places import Places, places
 from headgate.integrations.starlette.request import RateLimitMiddleware, StarletteRequest
-from headgate.integrations.starlette.responses import RefusalResponse
+from headgate.integrations.starlette.responses import RefusalResponse, refuse_or_close
 from headgate.integrations.starlette.routing import Found, application_of, flat
 
 __all__ = [
@@ -243,10 +243,7 @@ def _answer_by_default(scope: Any) -> None:
 async def _send_usual_answer(connection: HTTPConnection, refused: RateLimitExceeded) -> Response | None:
     if not isinstance(connection, WebSocket):
         return refused.response(head=connection.scope["method"] == "HEAD")
-    if connection.application_state is WebSocketState.CONNECTED:  # a dependency before has accepted it
-        await connection.close(1013, "over the limit")
-    else:
-        await refuse_websocket(connection.scope, connection.receive, connection.send, refused.refusal)
+    await refuse_or_close(connection, refused.refusal)
     return None
 
 
