@@ -580,15 +580,34 @@ def test_classes_are_limited_whole_or_by_method(kind: str) -> None:
         async def get(self, request: HttpRequest, number: int) -> HttpResponse:
             return HttpResponse("got")
 
+    @method_decorator(rate_limit("2/minute"), name="dispatch")
+    class AsyncWhole(View):
+        async def get(self, request: HttpRequest, number: int) -> HttpResponse:
+            return HttpResponse("got")
+
+        async def post(self, request: HttpRequest, number: int) -> HttpResponse:
+            return HttpResponse("posted")
+
+    @method_decorator([rate_limit("9/minute"), rate_limit("2/minute")], name="dispatch")
+    class Twice(AsyncWhole):
+        pass
+
+    class Own(AsyncWhole):
+        @rate_limit("2/minute")
+        def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            return View.dispatch(self, request, *args, **kwargs)
+
     patterns = [
+        *[path(f"{kind.__name__}/<int:number>", kind.as_view()) for kind in (AsyncWhole, Twice, Own)],
         path("whole/<int:number>", Whole.as_view()),
         path("single/<int:number>", Single.as_view()),
         path("async/<int:number>", Async.as_view()),
         path("urls/<int:number>", rate_limit("1/minute")(Async.as_view())),
     ]
     with Site(kind, patterns) as site:
-        asked = [site.ask(f"/whole/{n}", method).status_code for n, method in enumerate(("GET", "POST", "GET"))]
-        assert asked == [200, 200, 429]
+        for whole in ("whole", "AsyncWhole", "Twice", "Own"):
+            answers = [site.ask(f"/{whole}/{n}", method) for n, method in enumerate(("GET", "POST", "GET"))]
+            assert [(answer.status_code, left(answer)) for answer in answers] == [(200, 1), (200, 0), (429, 0)], whole
         methods = ("GET", "POST", "PUT", "HEAD", "POST", "PUT")
         asked = [site.ask(f"/single/{n}", method).status_code for n, method in enumerate(methods)]
         assert asked == [200, 200, 200, 429, 429, 200]

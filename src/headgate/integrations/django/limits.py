@@ -144,7 +144,7 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
-        if is_method and _is_on_an_event_loop():
+        if is_method and (_is_on_an_event_loop() or _is_of_async_class(view, args)):
             return limited_async(*args, **kwargs)  # `dispatch` of an async class is no coroutine function
         request = _request_among(args)
         exchange, begins_here = opened(request)
@@ -197,6 +197,14 @@ def _name_of(method: Callable[..., Any]) -> str:
     """What a method of a class answers alone, `GET` of `get`; "" of one that answers all."""
     name: str = method.__name__
     return "" if name == "dispatch" else name.upper() if name in _METHODS else name
+
+
+def _is_of_async_class(method: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a method is of a class of async views: bound, as method_decorator gives it, or called with its `self`."""
+    while hasattr(method, "__wrapped__") and not isinstance(method, functools.partial):
+        method = method.__wrapped__  # with other decorators before it
+    owner = getattr(getattr(method, "func", method), "__self__", args[0] if args else None)
+    return bool(getattr(owner, "view_is_async", False))
 
 
 def _is_on_an_event_loop() -> bool:
