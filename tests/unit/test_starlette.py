@@ -475,6 +475,7 @@ def test_a_fresh_response_is_told_in_place_whatever_its_class() -> None:
         "json": lambda: JSONResponse({}),
     }
     made: list[int] = []
+    tells_route: list[bool] = []
 
     @RateLimits()("90/minute")
     async def endpoint(request: Request) -> Response:
@@ -485,13 +486,15 @@ def test_a_fresh_response_is_told_in_place_whatever_its_class() -> None:
     async def outer(request: Request) -> Response:
         response: Response = await endpoint(request)
         made.append(id(response))
+        tells_route.append("route" in request.scope)
         return response
 
     app = one(outer)
     for kind in (*kinds, *kinds):
-        assert "RateLimit" in ask(app, f"/?kind={kind}").headers
-        assert (made[0] == made[1]) is (kind != "own"), kind
         made.clear()
+        assert "RateLimit" in ask(app, f"/?kind={kind}").headers
+        # An older Starlette does not tell the route in the scope, and nothing is asked natively.
+        assert (made[0] == made[1]) is (kind != "own" and tells_route[0]), kind
 
 
 def test_what_a_response_brings_along_is_kept(limits: Limits) -> None:
