@@ -867,6 +867,10 @@ class WebGate:
         what no rule is for is left to Python. `endpoint` is that of all requests, "" where each may have its own.
         """
 
+    @property
+    def tells_endpoints_apart(self) -> bool:
+        """Whether it makes a difference to which endpoint a request is."""
+
     def ask(self, scope: Any, send: Callable[[Any], Any]) -> Any:
         """For a request that passes at once `send`, which then tells what remains; else the decision.
 

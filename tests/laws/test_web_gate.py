@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any, cast
 
 import pytest
+
+import django_configured  # noqa: F401 - what follows asks for its settings
+
+# isort: split
+
+from django.core.handlers.asgi import ASGIRequest  # type: ignore[import-untyped]
+from django.core.handlers.wsgi import WSGIRequest  # type: ignore[import-untyped]
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
@@ -13,6 +21,7 @@ from headgate.http.server.asgi_request import AsgiRequest
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.web_gates import web_gate
 from headgate.http.wsgi import WsgiRequest
+from headgate.integrations.django import DjangoRequest
 from headgate.integrations.flask.request import FlaskRequest
 from headgate.integrations.starlette.request import StarletteRequest
 from headgate.policy.compiled import ALL_RULES
@@ -209,3 +218,32 @@ def test_routes_charge_the_same_keys_both_ways(options: Any, case: tuple[Any, An
             assert key == request.charge.key
             assert natively_decided.remaining == decision.remaining + 1
             assert fields == enforcer.passing(natively_decided)
+
+
+def django_requests() -> st.SearchStrategy[Any]:
+    """Makes a request of Django, of either kind; what makes none raises one of BAD."""
+    of_scopes = scopes().map(lambda scope: lambda: ASGIRequest(scope, BytesIO()))
+    of_environs = environs().map(lambda environ: lambda: WSGIRequest({**environ, "wsgi.input": BytesIO()}))
+    return of_scopes | of_environs
+
+
+@given(policies(), st.lists(django_requests(), min_size=1, max_size=8))
+def test_a_request_of_django_is_read_alike_both_ways(policy: dict[str, Any], history: list[Any]) -> None:
+    resolver = Resolver(read_policy(policy), Asked, "")
+    native = cast(Any, core.native).NativeGate.of(resolver)
+    gate = web_gate(
+        native, ruleset=ALL_RULES, cost=1, kind=DjangoRequest, tells=None, asynchronous=False, websockets=False
+    )
+    assume(gate is not None)
+    for made in history:
+        try:
+            asked = DjangoRequest(made(), "GET /each")
+            bound, operation, _, _ = resolver.resolve(asked, 1, ALL_RULES)
+        except BAD:
+            event("no request")
+            continue
+        came = None if asked.environ is None else gate.ask_view(asked.environ, asked.endpoint)
+        event("left to Python" if came is None else "told natively")
+        if came is not None:
+            expected = bound.decide(None) if isinstance(bound, Settled) else bound.decide(operation)
+            assert came[0] == expected if type(expected) is tuple else numbers(came[0]) == numbers(expected)

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from threading import Event
 from types import ModuleType
 from typing import Any
 
@@ -38,7 +39,7 @@ from django.http import (
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import AsyncRequestFactory, RequestFactory, override_settings
-from django.urls import include, path, re_path
+from django.urls import URLPattern, include, path, re_path
 from django.utils.asyncio import async_unsafe
 from django.utils.decorators import method_decorator
 from django.utils.functional import SimpleLazyObject
@@ -46,7 +47,7 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
 from broken_store import NO_REDIS, BrokenStore
-from headgate import AsyncGate, ConfigError, MemoryStore
+from headgate import AsyncGate, ConfigError, MemoryStore, core
 from headgate.http.keys import api_key, first_of, portable
 from headgate.http.server.options import Refusal, Response
 from headgate.integrations.django import (
@@ -56,6 +57,7 @@ from headgate.integrations.django import (
     each_route,
     exempt,
     rate_limit,
+    routing,
     site,
     user,
 )
@@ -222,6 +224,35 @@ def test_a_response_that_a_view_gives_again_tells_anew(kind: str) -> None:
 
     with Site(kind, [path("", rate_limit("3/minute")(view))]) as site:
         assert [left(site.ask()) for _ in range(3)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("above", [[], [MIDDLEWARE]])
+def test_a_response_that_is_given_again_says_nothing_of_another_client(kind: str, above: list[str]) -> None:
+    same = HttpResponse("same", headers={"X-Own": "1"})
+    kept.clear()
+
+    def view(request: HttpRequest) -> HttpResponse:
+        return same
+
+    with Site(kind, [path("", rate_limit("3/minute")(view))], MIDDLEWARE=[f"{__name__}.keeping", *above]) as site:
+        for client, expected in (("203.0.113.9", 2), ("203.0.113.9", 1), ("203.0.113.10", 2)):
+            answer = site.ask(client=client)
+            assert (left(answer), answer.text, answer.headers["X-Own"]) == (expected, "same", "1")
+        told = [response.headers["RateLimit"].split(";")[1] for response in kept]
+        assert told == ["r=2", "r=1", "r=2"], "what is on its way to a client stays as it is"
+
+
+kept: list[Any] = []
+
+
+def keeping(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """A middleware that keeps all responses, as a server does that sends them slowly."""
+
+    def respond(request: HttpRequest) -> Any:
+        kept.append(get_response(request))
+        return kept[-1]
+
+    return respond
 
 
 COLOURS = {"sync": read, "async": read_async}
@@ -549,15 +580,34 @@ def test_classes_are_limited_whole_or_by_method(kind: str) -> None:
         async def get(self, request: HttpRequest, number: int) -> HttpResponse:
             return HttpResponse("got")
 
+    @method_decorator(rate_limit("2/minute"), name="dispatch")
+    class AsyncWhole(View):
+        async def get(self, request: HttpRequest, number: int) -> HttpResponse:
+            return HttpResponse("got")
+
+        async def post(self, request: HttpRequest, number: int) -> HttpResponse:
+            return HttpResponse("posted")
+
+    @method_decorator([rate_limit("9/minute"), rate_limit("2/minute")], name="dispatch")
+    class Twice(AsyncWhole):
+        pass
+
+    class Own(AsyncWhole):
+        @rate_limit("2/minute")
+        def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            return View.dispatch(self, request, *args, **kwargs)
+
     patterns = [
+        *[path(f"{kind.__name__}/<int:number>", kind.as_view()) for kind in (AsyncWhole, Twice, Own)],
         path("whole/<int:number>", Whole.as_view()),
         path("single/<int:number>", Single.as_view()),
         path("async/<int:number>", Async.as_view()),
         path("urls/<int:number>", rate_limit("1/minute")(Async.as_view())),
     ]
     with Site(kind, patterns) as site:
-        asked = [site.ask(f"/whole/{n}", method).status_code for n, method in enumerate(("GET", "POST", "GET"))]
-        assert asked == [200, 200, 429]
+        for whole in ("whole", "AsyncWhole", "Twice", "Own"):
+            answers = [site.ask(f"/{whole}/{n}", method) for n, method in enumerate(("GET", "POST", "GET"))]
+            assert [(answer.status_code, left(answer)) for answer in answers] == [(200, 1), (200, 0), (429, 0)], whole
         methods = ("GET", "POST", "PUT", "HEAD", "POST", "PUT")
         asked = [site.ask(f"/single/{n}", method).status_code for n, method in enumerate(methods)]
         assert asked == [200, 200, 200, 429, 429, 200]
@@ -991,3 +1041,78 @@ def test_a_policy_that_is_reloaded_asks_for_users_as_before() -> None:
         gate.reload(policy)
         assert [asked.ask(X_User="ann").status_code for _ in range(2)] == [200, 200]
         assert [asked.ask().status_code for _ in range(2)] == [200, 429]
+
+
+class Counting(URLPattern):
+    """A route that notes how often it was looked for."""
+
+    times = 0
+
+    def resolve(self, path: str) -> Any:
+        Counting.times += 1
+        return super().resolve(path)
+
+
+@pytest.mark.parametrize("told", [{"limits": "2/minute"}, {"policy": "PER_ADDRESS"}])
+def test_a_site_whose_routes_count_together_looks_for_no_route(
+    kind: str, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "marked", Event())  # views of other tests are exempt
+    told = {name: PER_ADDRESS if value == "PER_ADDRESS" else value for name, value in told.items()}
+    route = path("", read)
+    with limited(kind, [Counting(route.pattern, read)], **told) as site:
+        Counting.times = 0
+        assert site.statuses("/", "/", "/") == [200, 200, 429]
+        assert Counting.times == 2, "Django looks for it"
+
+
+PER_ADDRESS = {
+    "version": 1,
+    "namespace": "shop",
+    "rules": [{"name": "all", "match": {"path": "/**"}, "by": ["ip"], "limits": "2/minute"}],
+}
+
+
+@pytest.mark.skipif(core.native is None, reason="the native core reads it")
+@pytest.mark.parametrize("placed", ["limits", "policy", "view"])
+def test_the_native_core_reads_a_request_where_django_has_it(
+    kind: str, placed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(self: DjangoRequest) -> str:
+        raise AssertionError("Python reads the request")
+
+    view = read if kind == "wsgi" else read_async
+    told: Any = {"limits": {"limits": "2/minute"}, "policy": {"policy": PER_ADDRESS}, "view": {}}[placed]
+    with limited(kind, [path("", rate_limit("2/minute")(view) if placed == "view" else view)], **told) as site:
+        monkeypatch.setattr(DjangoRequest, "client_ip", property(unread))
+        assert [left(site.ask()) for _ in range(2)] == [1, 0]
+        assert site.ask().status_code == 429
+        assert site.ask(client="203.0.113.10").status_code == 200
+
+
+def replacing(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """A middleware that has another method, path and client stand for what was sent, as some do behind proxies."""
+
+    def respond(request: HttpRequest) -> Any:
+        request.method = request.headers.get("X-Method", request.method)
+        request.path = request.path_info = request.headers.get("X-Path", request.path)
+        request.META["REMOTE_ADDR"] = request.headers.get("X-Client", request.META["REMOTE_ADDR"])
+        return get_response(request)
+
+    return respond
+
+
+def test_what_a_middleware_puts_in_place_of_a_request_is_what_counts(kind: str) -> None:
+    rules: list[dict[str, Any]] = [
+        {"name": "login", "match": {"path": "/login"}, "by": ["ip"], "limits": "1/minute"},
+        {"name": "writing", "match": {"method": "DELETE"}, "by": ["ip"], "limits": "1/minute"},
+    ]
+    above = [f"{__name__}.replacing", MIDDLEWARE]
+    with Site(
+        kind, [re_path("", read)], MIDDLEWARE=above, HEADGATE={"policy": {**PER_ADDRESS, "rules": rules}}
+    ) as site:
+        assert [site.ask("/", x_path="/login").status_code for _ in range(2)] == [200, 429]
+        assert site.statuses("/login", client="203.0.113.10", x_client="203.0.113.9") == [429]
+        assert site.statuses("/login", x_path="/else") == [200]
+        assert [site.ask("/", "POST", x_method="DELETE").status_code for _ in range(2)] == [200, 429]
+        assert site.ask("/", "DELETE", x_method="POST").status_code == 200

@@ -32,10 +32,10 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from broken_store import NO_REDIS, BrokenStore
-from headgate import ConfigError
+from headgate import ConfigError, core
 from headgate.http.server.options import Response
 from headgate.integrations.django import rate_limit
-from headgate.integrations.drf import RateLimitThrottle
+from headgate.integrations.drf import RateLimitThrottle, RestRequest
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list
@@ -350,3 +350,17 @@ def test_without_rest_framework_the_message_names_what_to_install() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert "pip install 'headgate[drf]'" in json.loads(told.stdout)
+
+
+@pytest.mark.skipif(core.native is None, reason="the native core reads it")
+def test_the_native_core_reads_what_a_throttle_counts_by_address(
+    middleware: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(self: RestRequest) -> str:
+        raise AssertionError("Python reads the request")
+
+    view = throttled(throttle("2/minute", key=None))
+    with Site([path("", view)], MIDDLEWARE=middleware) as site:
+        monkeypatch.setattr(RestRequest, "client_ip", property(unread))
+        assert site.statuses("/", "/", "/") == [200, 200, 429]
+        assert site.ask(client="203.0.113.10").status_code == 200

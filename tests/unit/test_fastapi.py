@@ -211,6 +211,17 @@ def test_a_limit_without_depends_is_told_how_to_stand(limits: Limits) -> None:
         FastAPI(dependencies=without).get("/")(lambda: None)
 
 
+async def read_async() -> dict[str, str]:
+    return {"read": "yes"}
+
+
+@pytest.mark.parametrize("endpoint", [read, read_async, lambda: None, FastAPI().get("/")(read)])
+def test_a_limit_that_stands_as_a_decorator_is_told_how_to_stand(limits: Limits, endpoint: Any) -> None:
+    decorate: Any = limits("5/minute")
+    with pytest.raises(ConfigError, match=r"decorates no endpoint: .* write Depends\(rate_limit\(...\)\), as in @app"):
+        decorate(endpoint)
+
+
 def test_concrete_paths_are_no_keys(limits: Limits) -> None:
     app = app_with(limits("3/minute"), path="/u/{user}")
     assert statuses(app, "/u/1", "/u/2", "/u/3", "/u/4") == [200, 200, 200, 429]

@@ -81,6 +81,28 @@ def test_a_view_is_limited_for_each_address_with_nothing_wired(app: flask.Flask,
     assert search.__name__ == "search"
 
 
+@pytest.mark.parametrize("limit", ["3/minute", "3/minute; 1 concurrent"])
+def test_a_response_that_is_given_again_says_nothing_of_another_client(
+    app: flask.Flask, client: Client, limits: RateLimits, limit: str
+) -> None:
+    same, kept, closed = flask.Response("same", headers={"X-Own": "1"}), [], []
+    same.call_on_close(lambda: closed.append("once"))
+
+    @app.after_request
+    def keep(response: flask.Response) -> flask.Response:
+        kept.append(response)  # as a server does that sends it slowly
+        return response
+
+    app.add_url_rule("/", "same", limits(limit)(lambda: same))
+    for address, expected in (("203.0.113.9", 2), ("203.0.113.9", 1), ("203.0.113.10", 2)):
+        answer = client.ask(client=address)
+        assert f";r={expected};" in answer.headers["RateLimit"]
+        assert (answer.text, answer.headers["X-Own"]) == ("same", "1")
+    told = [response.headers["RateLimit"].split(";")[1] for response in kept]
+    assert told == ["r=2", "r=1", "r=2"], "what is on its way to a client stays as it is"
+    assert len(closed) == 3, "what the application closes is closed each time"
+
+
 def test_a_refusal_is_a_problem_with_a_true_moment(app: flask.Flask, client: Client) -> None:
     clock = ManualClock()
     limits = RateLimits(clock=clock)

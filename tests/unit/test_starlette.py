@@ -12,15 +12,16 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
-from starlette.endpoints import HTTPEndpoint
+from starlette.endpoints import HTTPEndpoint, WebSocketEndpoint
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -234,6 +235,62 @@ def test_the_name_and_the_marks_of_an_endpoint_stay(limits: Limits) -> None:
     assert ask(one(limits("1/minute")(Called()), "/called"), "/called").text == "called"
 
 
+def talk(app: Any, *texts: str, goes: bool = True) -> list[dict[str, Any]]:
+    """What an application sends to a client that sends these texts, and then goes away or waits."""
+    coming: list[dict[str, Any]] = [{"type": "websocket.receive", "text": text} for text in texts]
+    coming = [{"type": "websocket.connect"}, *coming, *[{"type": "websocket.disconnect", "code": 1000}] * goes]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        assert coming, "the client says nothing more: this would wait for ever"
+        return coming.pop(0) if sent[-1:] != [CLOSED] else {"type": "websocket.disconnect", "code": 1013}
+
+    async def send(message: dict[str, Any]) -> None:
+        assert message != CLOSED or message not in sent, "it is closed once"
+        sent.append(message)
+
+    scope = {"type": "websocket", "path": "/", "headers": [], "query_string": b"", "client": ("203.0.113.9", 1)}
+    asyncio.run(app(scope, receive, send))
+    return sent
+
+
+CLOSED = {"type": "websocket.close", "code": 1013, "reason": "over the limit"}
+
+
+def test_a_websocket_that_is_open_is_closed_by_the_limit_of_its_messages(limits: Limits) -> None:
+    left: list[int] = []
+
+    class Echo(WebSocketEndpoint):
+        encoding = "text"
+
+        @limits("2/minute", scope="messages")
+        async def on_receive(self, websocket: WebSocket, data: str) -> None:
+            await websocket.send_text(data)
+
+        @limits("1/minute", scope="ends")
+        async def on_disconnect(self, websocket: WebSocket, code: int) -> None:
+            left.append(code)
+
+    app = Starlette(routes=[WebSocketRoute("/", Echo)])
+    assert [message.get("text", message) for message in talk(app, "a", "b", "c", "d")][1:] == ["a", "b", CLOSED]
+    assert [message["type"] for message in talk(app)] == ["websocket.accept"]
+    assert left == [1013], "a client that is gone is not told"
+
+
+def test_a_websocket_whose_handshake_was_received_is_closed(limits: Limits) -> None:
+    @limits("1/minute")
+    async def hello(websocket: WebSocket) -> None:
+        await websocket.accept()
+
+    async def looking(websocket: WebSocket) -> None:
+        await websocket.receive()
+        await hello(websocket)
+
+    app = Starlette(routes=[WebSocketRoute("/", looking)])
+    assert [message["type"] for message in talk(app, goes=False)] == ["websocket.accept"]
+    assert talk(app, goes=False) == [CLOSED]
+
+
 def test_a_websocket_is_limited_before_it_is_accepted(limits: Limits) -> None:
     @limits("1/minute")
     async def hello(websocket: WebSocket) -> None:
@@ -379,6 +436,65 @@ def test_only_a_response_that_nobody_else_knows_is_told_in_place(limits: Limits)
     assert set(made) == {1}
     assert common == [(b"x-own", b"1")]
     assert all(set(response.headers) == {"x-own", "content-length", "content-type"} for response in kept)
+
+
+def test_a_response_that_an_application_finds_by_a_weak_reference_is_left_as_it_is(limits: Limits) -> None:
+    known: WeakValueDictionary[str, Response] = WeakValueDictionary()
+    left: list[list[str]] = []
+
+    @limits("9/minute")
+    async def endpoint(request: Request) -> Response:
+        found: Response | None = known.get("page")
+        if found is None:
+            found = known["page"] = PlainTextResponse("page", headers={"X-Own": "1"})
+        return found
+
+    async def twice(request: Request) -> Response:
+        first: Response = await endpoint(request)
+        assert "page" not in known or "RateLimit" not in known["page"].headers
+        second: Response = await endpoint(request)
+        left.extend(response.headers.getlist("RateLimit") for response in (first, second))
+        return first
+
+    app = one(twice)
+    for _ in range(2):
+        ask(app)
+    assert [[told.split(";")[1] for told in each] for each in left] == [["r=8"], ["r=7"], ["r=6"], ["r=5"]]
+
+
+@pytest.mark.skipif(cores.native is None, reason="the native core tells in place")
+def test_a_fresh_response_is_told_in_place_whatever_its_class() -> None:
+    class Own(PlainTextResponse):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await super().__call__(scope, receive, send)
+
+    kinds: dict[str, Callable[[], Response]] = {
+        "own": lambda: Own("x"),
+        "html": lambda: HTMLResponse("x"),
+        "text": lambda: PlainTextResponse("x"),
+        "json": lambda: JSONResponse({}),
+    }
+    made: list[int] = []
+    tells_route: list[bool] = []
+
+    @RateLimits()("90/minute")
+    async def endpoint(request: Request) -> Response:
+        response = kinds[request.query_params["kind"]]()
+        made.append(id(response))
+        return response
+
+    async def outer(request: Request) -> Response:
+        response: Response = await endpoint(request)
+        made.append(id(response))
+        tells_route.append("route" in request.scope)
+        return response
+
+    app = one(outer)
+    for kind in (*kinds, *kinds):
+        made.clear()
+        assert "RateLimit" in ask(app, f"/?kind={kind}").headers
+        # An older Starlette does not tell the route in the scope, and nothing is asked natively.
+        assert (made[0] == made[1]) is (kind != "own" and tells_route[0]), kind
 
 
 def test_what_a_response_brings_along_is_kept(limits: Limits) -> None:

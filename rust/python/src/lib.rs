@@ -10,6 +10,7 @@ mod check_batch;
 mod check_queue;
 mod checks;
 mod clock;
+mod decided_at;
 mod decision;
 mod decisions;
 mod descriptor_subject;

@@ -38,15 +38,18 @@ pub struct ResponseTeller {
     sends_its_fields: Py<PyAny>,
     /// What tells otherwise: given what passed, what the endpoint returned, and its request.
     otherwise: Py<PyAny>,
-    /// The class that the endpoint returned first, if it sends its `raw_headers`: most return no other.
-    usual: OnceLock<Py<PyType>>,
+    /// The classes that the endpoint returned first, of those that send their `raw_headers`: most return no other.
+    usual: [OnceLock<Py<PyType>>; USUAL],
 }
+
+/// So many classes of responses of one endpoint are told in place.
+const USUAL: usize = 4;
 
 #[pymethods]
 impl ResponseTeller {
     #[new]
     fn new(sends_its_fields: Py<PyAny>, otherwise: Py<PyAny>) -> Self {
-        Self { sends_its_fields, otherwise, usual: OnceLock::new() }
+        Self { sends_its_fields, otherwise, usual: [const { OnceLock::new() }; USUAL] }
     }
 
     #[pyo3(signature = (passed, response, connection, /))]
@@ -62,7 +65,7 @@ impl ResponseTeller {
         }
         let fields = passed.get().fields_of(py);
         // One reference is that of the call itself: nobody else knows the response, and nobody returns it again.
-        if references(response) == 1 {
+        if references(response) == 1 && !is_known_weakly(response)? {
             let own = response.getattr(intern!(py, "raw_headers"))?;
             // Two references: the response's, and the one here. A third is that of a view of them.
             if let (Ok(own), 2) = (own.cast_exact::<PyList>(), references(&own)) {
@@ -76,27 +79,33 @@ impl ResponseTeller {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.sends_its_fields)?;
         visit.call(&self.otherwise)?;
-        match self.usual.get() {
-            Some(usual) => visit.call(usual),
-            None => Ok(()),
-        }
+        self.usual.iter().filter_map(OnceLock::get).try_for_each(|usual| visit.call(usual))
     }
 }
 
 impl ResponseTeller {
     #[inline]
     fn is_usual(&self, kind: &Bound<'_, PyType>) -> PyResult<bool> {
-        match self.usual.get() {
-            Some(usual) => Ok(kind.is(usual)),
-            None => self.becomes_usual(kind),
+        for place in &self.usual {
+            match place.get() {
+                Some(usual) if kind.is(usual) => return Ok(true),
+                Some(_) => {}
+                None => return self.becomes_usual(place, kind),
+            }
         }
+        Ok(false)
     }
 
     #[cold]
-    fn becomes_usual(&self, kind: &Bound<'_, PyType>) -> PyResult<bool> {
+    fn becomes_usual(&self, place: &OnceLock<Py<PyType>>, kind: &Bound<'_, PyType>) -> PyResult<bool> {
         let sends = self.sends_its_fields.bind(kind.py()).call1((kind,))?.is_truthy()?;
-        Ok(sends && self.usual.get_or_init(|| kind.clone().unbind()).is(kind))
+        Ok(sends && place.get_or_init(|| kind.clone().unbind()).is(kind))
     }
+}
+
+/// Whether an application finds a response by a weak reference, and may return it again as long as it is being sent.
+fn is_known_weakly(response: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(!response.getattr(intern!(response.py(), "__weakref__"))?.is_none())
 }
 
 /// How many references there are to an object. The interpreter's lock keeps others from changing it meanwhile.

@@ -10,8 +10,9 @@ use pyo3::types::{PyDict, PyString};
 use rustc_hash::FxHashMap;
 
 use crate::clock::Clock;
+use crate::decided_at::CameAt;
 use crate::route_passed::RoutePassed;
-use crate::web_gate::{CameAt, WebGate};
+use crate::web_gate::WebGate;
 
 /// So many routes and ways to them are known of a router; what a client calls a method may be part of a way.
 const MOST_KNOWN: usize = 4096;

@@ -9,6 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use crate::decided_at::{CameAt, DecidedAt};
 use crate::decision::Decision;
 use crate::environ_subject::EnvironSubject;
 use crate::fields::RateLimitFields;
@@ -38,38 +39,6 @@ enum Came<'py> {
     Silently,
     /// A decision that Python tells, or an awaitable of one.
     Told(Bound<'py, PyAny>),
-}
-
-/// What an endpoint's limits answer.
-pub enum CameAt<'py> {
-    Decided(Decision),
-    /// A decision that Python made, or an awaitable of one.
-    Told(Bound<'py, PyAny>),
-}
-
-impl<'py> CameAt<'py> {
-    /// As Python has it.
-    pub fn into_object(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match self {
-            Self::Decided(decision) => Ok(Bound::new(py, decision)?.into_any()),
-            Self::Told(told) => Ok(told),
-        }
-    }
-}
-
-/// What is decided of a request to an endpoint.
-pub struct DecidedAt<'py> {
-    pub came: CameAt<'py>,
-    /// What is told of a request that passes at once.
-    pub fields: Option<Bound<'py, PyList>>,
-    pub key: Option<KeyText>,
-}
-
-impl<'py> DecidedAt<'py> {
-    fn told(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let key = self.key.map(|key| key.parts(py)).transpose()?;
-        Ok((self.came.into_object(py)?, self.fields, key).into_pyobject(py)?.into_any())
-    }
 }
 
 /// Decides for the requests of one application or route.
@@ -116,6 +85,11 @@ impl WebGate {
             Some(_) => return Err(PyValueError::new_err("what tells is a function, False, or None")),
         };
         Ok(Some(Self { gate: gate.unbind(), ruleset, cost, websockets, plain, telling, reading }))
+    }
+
+    #[getter]
+    fn tells_endpoints_apart(&self) -> bool {
+        self.reading.tells_endpoints_apart()
     }
 
     fn ask<'py>(

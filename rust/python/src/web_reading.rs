@@ -47,6 +47,7 @@ pub struct Reading {
     pub reads_paths: bool,
     pub reads_queries: bool,
     reads_cookies: bool,
+    reads_endpoints: bool,
     /// Whether a framework's parser tells what a header is that was sent several times, a cookie and a parameter.
     pub is_of_framework: bool,
     /// Whether every client has a key: a peer without an address is `unix`.
@@ -76,6 +77,7 @@ impl Reading {
                 || policy.rules.iter().any(|rule| has_paths(&rule.conditions)),
             reads_queries,
             reads_cookies: any(|source| matches!(source, Source::Cookie { .. })),
+            reads_endpoints: any(|source| matches!(source, Source::Endpoint)),
             is_of_framework,
             every_client_has_a_key,
             endpoint: endpoint.into(),
@@ -85,6 +87,11 @@ impl Reading {
     /// Whether all that the policy reads can be read here: what a framework reads in its own way cannot.
     pub fn is_possible(&self) -> bool {
         !(self.is_of_framework && (self.reads_queries || self.reads_cookies))
+    }
+
+    /// Whether it makes a difference to which endpoint a request is.
+    pub fn tells_endpoints_apart(&self) -> bool {
+        self.reads_endpoints && self.endpoint.is_empty()
     }
 
     /// The endpoint of all requests, or that of this one.

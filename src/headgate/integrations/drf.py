@@ -114,7 +114,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         exchange = _exchange_of(view) if outer is None else outer
         refused_before = exchange.is_refused
         asked = RestRequest(request, view, endpoint)
-        self._judgement = judgement = exchange.judge(enforcer, asked, type(self), endpoint)
+        self._judgement = judgement = exchange.judge(enforcer, asked, type(self), endpoint, environ=asked.environ)
         if refused_before and judgement.refusal is None:
             exchange.take_back()  # another throttle has refused: this one is not used
             return True

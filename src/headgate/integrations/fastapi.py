@@ -11,7 +11,7 @@ under its whole template; see `headgate.integrations.starlette.routing`.
 # FastAPI reads the annotations of `RateLimit.__call__`, and it resolves no text in those of an object's method:
 # so there is no `from __future__ import annotations` here.
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NoReturn, Unpack
 from weakref import WeakValueDictionary
 
@@ -19,7 +19,7 @@ from headgate.decision import Decision
 from headgate.errors import ConfigError, MissingExtraError, StoreError
 from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
-from headgate.http.server.asgi_messages import Fields, refuse_websocket
+from headgate.http.server.asgi_messages import Fields
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Refusal, RouteOptions, without_content
 from headgate.http.server.routes import (
@@ -38,14 +38,14 @@ from headgate.limiter import Limiter
 try:
     from fastapi import FastAPI, HTTPException, Response
     from fastapi.requests import HTTPConnection
-    from fastapi.websockets import WebSocket, WebSocketState
+    from fastapi.websockets import WebSocket
 except ModuleNotFoundError as error:
     raise MissingExtraError("headgate.integrations.fastapi", extra="fastapi") from error
 
 from headgate.integrations.starlette.headers import RateLimitHeaders
 from headgate.integrations.starlette.places import Places, places
 from headgate.integrations.starlette.request import RateLimitMiddleware, StarletteRequest
-from headgate.integrations.starlette.responses import RefusalResponse
+from headgate.integrations.starlette.responses import RefusalResponse, refuse_or_close
 from headgate.integrations.starlette.routing import Found, application_of, flat
 
 __all__ = [
@@ -57,6 +57,11 @@ __all__ = [
     "exempt",
     "rate_limit",
 ]
+
+_NONE: Any = None
+_HOW_TO_STAND = (
+    "a limit of a route is a dependency: write Depends(rate_limit(...)), as in @app.get(..., dependencies=[...])"
+)
 
 Responses = dict[int | str, dict[str, Any]]
 """What FastAPI is told of responses, by their status."""
@@ -92,14 +97,21 @@ class RateLimit:
         self.override = override
         self.headers = headers
         """The dialects of its fields."""
+        # FastAPI asks an object's attribute whether its call is to be awaited; Python calls what the class has.
+        vars(self)["__call__"] = RateLimit._ask
 
     @property
     def dependency(self) -> NoReturn:
         """Nothing: FastAPI asks for it where a limit stands without `Depends`."""
-        raise ConfigError("a limit of a route is a dependency: write Depends(rate_limit(...))")
+        raise ConfigError(_HOW_TO_STAND)
 
-    async def __call__(self, connection: HTTPConnection, response: Response) -> Decision | None:
+    def __call__(self, connection: HTTPConnection, response: Response = _NONE) -> Coroutine[Any, Any, Decision | None]:
         """The decision, None where a request is not limited, or was not judged; raises RateLimitExceeded."""
+        if response is _NONE:  # so a decorator is called, with an endpoint
+            raise ConfigError(f"rate_limit(...) decorates no endpoint: {_HOW_TO_STAND}")
+        return self._ask(connection, response)
+
+    async def _ask(self, connection: HTTPConnection, response: Response) -> Decision | None:
         scope = connection.scope
         asked: Any
         try:
@@ -180,9 +192,7 @@ class RateLimits(AsyncRouteLimits):
             made = self._made.get(written)
         except TypeError:  # a mapping or a list among them: this one is like no other
             return self._make(limits, override, options)
-        if made is None:
-            made = self._made[written] = self._make(limits, override, options)
-        return made
+        return made or self._made.setdefault(written, self._make(limits, override, options))
 
     def install(self, app: FastAPI) -> None:
         """Complete an application: fields on every response, 429 in its OpenAPI, stores closed with its lifespan."""
@@ -233,10 +243,7 @@ def _answer_by_default(scope: Any) -> None:
 async def _send_usual_answer(connection: HTTPConnection, refused: RateLimitExceeded) -> Response | None:
     if not isinstance(connection, WebSocket):
         return refused.response(head=connection.scope["method"] == "HEAD")
-    if connection.application_state is WebSocketState.CONNECTED:  # a dependency before has accepted it
-        await connection.close(1013, "over the limit")
-    else:
-        await refuse_websocket(connection.scope, connection.receive, connection.send, refused.refusal)
+    await refuse_or_close(connection, refused.refusal)
     return None
 
 

@@ -5,6 +5,7 @@ No framework is imported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from headgate.http.server.exchange import Exchange
@@ -28,3 +29,15 @@ class ResponseExchange(Exchange):
                 headers[name] = value
                 told.append((name, value))
         setattr(response, _TOLD, told)
+
+
+def untold(response: Any, own: Callable[[Any], dict[str, Any]], *, always: bool = False) -> Any:
+    """A response to tell on: one like it where it was told before, for it may still be on its way to another client.
+
+    `own` gives the attributes that the other one does not share with it. It is another one `always` if that is asked.
+    """
+    if not (always or hasattr(response, _TOLD)):
+        return response
+    made = object.__new__(type(response))
+    made.__dict__ = {**vars(response), **own(response)}
+    return made

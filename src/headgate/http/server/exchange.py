@@ -66,15 +66,18 @@ class Judgement:
 
     def read(self, environ: Any) -> Any:
         """What the native gate decides of an environ; None where it leaves the request to Python."""
-        enforcer, request = self.enforcer, self.request
-        counted_as = (self.counted_as or getattr(request, "endpoint", "")) if enforcer.routed else ""
+        enforcer, gate, endpoint = self.enforcer, self.enforcer.web_gate, ""
+        if gate.tells_endpoints_apart:  # which takes longer to find out than to decide
+            endpoint = self.counted_as or getattr(self.request, "endpoint", "")
         asked_us = enforcer.clock.now_us() if enforcer.routed else 0
-        decided = enforcer.web_gate.ask_view(environ, counted_as or NOWHERE)
+        decided = gate.ask_view(environ, endpoint or NOWHERE)
         if decided is None:
             return None
         came, self.told, key = decided
         if enforcer.routed:
             self.charge = (key, asked_us)
+        if self.told is not None:
+            self.decision = came
         return came
 
     def conclude(self, request: Request, came: Decision | StoreError | None) -> int:
@@ -189,10 +192,9 @@ class Exchange:
                     came = enforcer.ask(request)
             except StoreError as error:
                 came = error
-        if type(came) is Decision and came.allowed and not enforcer.asynchronous:
+        if judgement.told is None and type(came) is Decision and came.allowed and not enforcer.asynchronous:
             judgement.decision = came
-            if judgement.told is None:
-                judgement.told = enforcer.passing(came)
+            judgement.told = enforcer.passing(came)
         if judgement.told is None:
             delay_us = judgement.conclude(request, came)
             if judgement.refusal is not None:
@@ -205,7 +207,7 @@ class Exchange:
         return judgement
 
     async def judge_async(
-        self, enforcer: Enforcer, request: Request, by: object = None, counted_as: str = ""
+        self, enforcer: Enforcer, request: Request, by: object = None, counted_as: str = "", environ: Any = None
     ) -> Judgement:
         """`judge` on an event loop, which is never blocked."""
         judgement = Judgement()
@@ -214,18 +216,20 @@ class Exchange:
             self._place(judgement, request)
         came: Any
         try:
-            came = enforcer.ask(request)
+            if environ is None or enforcer.web_gate is None or (came := judgement.read(environ)) is None:
+                came = enforcer.ask(request)
             if came is not None and type(came) is not Decision:
                 came = await came
         except StoreError as error:
             came = error
-        delay_us = judgement.conclude(request, came)
-        if judgement.refusal is not None:
-            if self._refuse(judgement):
-                await self.take_back_async()
-            return judgement
-        if delay_us:
-            await self.wait(judgement, delay_us)
+        if judgement.told is None:
+            delay_us = judgement.conclude(request, came)
+            if judgement.refusal is not None:
+                if self._refuse(judgement):
+                    await self.take_back_async()
+                return judgement
+            if delay_us:
+                await self.wait(judgement, delay_us)
         self._pass(judgement)
         return judgement
 

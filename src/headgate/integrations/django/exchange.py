@@ -16,7 +16,7 @@ from headgate.drive import answered
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.exchange import Step
 from headgate.http.server.options import Refusal, Response
-from headgate.integrations.response_exchange import ResponseExchange
+from headgate.integrations.response_exchange import ResponseExchange, untold
 
 
 class DjangoExchange(ResponseExchange):
@@ -36,23 +36,27 @@ class DjangoExchange(ResponseExchange):
         else:
             await sync_to_async(super().do)(step)
 
-    def finish(self, request: Any, response: Any) -> None:
-        """Tell on the response what remains, and end with it."""
+    def finish(self, request: Any, response: Any) -> Any:
+        """Tell on the response what remains, and end with it; gives what is to be sent."""
         if not hasattr(response, "headers"):
-            return self.end(Response(500, {}, 0))  # Django says that this is no response
+            self.end(Response(500, {}, 0))  # Django says that this is no response
+            return response
+        response = untold(response, _own)
         self.tell(response)
         if self.settles and not self._ends_later(request, response):
             self.end(_whole(request, response))
-        return None
+        return response
 
-    async def finish_async(self, request: Any, response: Any) -> None:
+    async def finish_async(self, request: Any, response: Any) -> Any:
         """`finish` on an event loop."""
         if not hasattr(response, "headers"):
-            return await self.end_async(Response(500, {}, 0))
+            await self.end_async(Response(500, {}, 0))
+            return response
+        response = untold(response, _own)
         self.tell(response)
         if self.settles and not self._ends_later(request, response):
             await self.end_async(_whole(request, response))
-        return None
+        return response
 
     def fail(self, error: BaseException) -> None:
         """End without a response: nothing here sees what Django makes of an error but its status."""
@@ -79,6 +83,11 @@ class DjangoExchange(ResponseExchange):
             response.add_post_render_callback(lambda rendered: self.end(_whole(request, rendered)))
             return True
         return False
+
+
+def _own(response: Any) -> dict[str, Any]:
+    """What a response does not share with one like it: its headers, and what its server closes with it."""
+    return {"headers": type(response.headers)(dict(response.headers.items())), "_resource_closers": []}
 
 
 def opened(request: Any) -> tuple[DjangoExchange, bool]:

@@ -91,7 +91,8 @@ class _Limit:
     ) -> Refusal | None:
         """Why a request may not pass, in this thread."""
         asked = DjangoRequest(request, endpoint)
-        return exchange.judge(self.enforcer(asynchronous=False), asked, by, counted_as).refusal
+        enforcer = self.enforcer(asynchronous=False)
+        return exchange.judge(enforcer, asked, by, counted_as, environ=asked.environ).refusal
 
     async def judge_async(
         self, exchange: DjangoExchange, request: Any, by: object, endpoint: str, counted_as: str
@@ -101,7 +102,8 @@ class _Limit:
         if not hasattr(request, "scope") and not self._needs_a_loop:
             return await sync_to_async(self.judge)(exchange, request, by, endpoint, counted_as)
         asked = DjangoRequest(request, endpoint, asynchronous=True)
-        return (await exchange.judge_async(self.enforcer(asynchronous=True), asked, by, counted_as)).refusal
+        enforcer = self.enforcer(asynchronous=True)
+        return (await exchange.judge_async(enforcer, asked, by, counted_as, asked.environ)).refusal
 
 
 def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Callable[..., Any]:
@@ -137,12 +139,12 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
             raise
         if begins_here:
             del request._headgate
-            await exchange.finish_async(request, response)
+            return await exchange.finish_async(request, response)
         return response
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
-        if is_method and _is_on_an_event_loop():
+        if is_method and (_is_on_an_event_loop() or _is_of_async_class(view, args)):
             return limited_async(*args, **kwargs)  # `dispatch` of an async class is no coroutine function
         request = _request_among(args)
         exchange, begins_here = opened(request)
@@ -159,7 +161,7 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
             raise
         if begins_here:
             del request._headgate
-            exchange.finish(request, response)
+            return exchange.finish(request, response)
         return response
 
     wrapper = limited_async if is_async else limited
@@ -195,6 +197,14 @@ def _name_of(method: Callable[..., Any]) -> str:
     """What a method of a class answers alone, `GET` of `get`; "" of one that answers all."""
     name: str = method.__name__
     return "" if name == "dispatch" else name.upper() if name in _METHODS else name
+
+
+def _is_of_async_class(method: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a method is of a class of async views: bound, as method_decorator gives it, or called with its `self`."""
+    while hasattr(method, "__wrapped__") and not isinstance(method, functools.partial):
+        method = method.__wrapped__  # with other decorators before it
+    owner = getattr(getattr(method, "func", method), "__self__", args[0] if args else None)
+    return bool(getattr(owner, "view_is_async", False))
 
 
 def _is_on_an_event_loop() -> bool:

@@ -37,7 +37,7 @@ class RateLimitMiddleware:
         self._fallback = told.fallback
         if is_outside_of_cors(settings.MIDDLEWARE):
             tell_outside_of_cors("RateLimitMiddleware", CORS)
-        self._enforcer = told.site_enforcer(asynchronous=self._is_async)
+        self._enforcer = told.site_enforcer(asynchronous=self._is_async, kind=DjangoRequest)
 
     def __call__(self, request: Any) -> Any:
         if hasattr(request, "_headgate"):  # the settings name the middleware twice: it is one
@@ -46,19 +46,19 @@ class RateLimitMiddleware:
             return self._call_async(request)
         exchange, refusal = opened(request)[0], None
         if self._enforcer is not None and not is_set_apart(request):
-            refusal = exchange.judge(self._enforcer, DjangoRequest(request), environ=request.META).refusal
+            asked = DjangoRequest(request)
+            refusal = exchange.judge(self._enforcer, asked, environ=asked.environ).refusal
         if refusal is None:
             response = self._get_response(request)
         else:
             response = answer_refusal(request, self._fallback, refusal, (request,), {})
-        exchange.finish(request, response)
-        return response
+        return exchange.finish(request, response)
 
     async def _call_async(self, request: Any) -> Any:
         exchange, refusal = opened(request)[0], None
         if self._enforcer is not None and not is_set_apart(request):
             asked = DjangoRequest(request, asynchronous=True)
-            refusal = (await exchange.judge_async(self._enforcer, asked)).refusal
+            refusal = (await exchange.judge_async(self._enforcer, asked, environ=asked.environ)).refusal
         if refusal is not None:
             response = await answer_refusal_async(request, self._fallback, refusal, (request,), {})
         else:
@@ -67,5 +67,4 @@ class RateLimitMiddleware:
             except asyncio.CancelledError as error:  # the client is gone; what was charged is settled
                 await exchange.fail_async(error)
                 raise
-        await exchange.finish_async(request, response)
-        return response
+        return await exchange.finish_async(request, response)

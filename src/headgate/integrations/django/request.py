@@ -13,9 +13,9 @@ from django.utils.functional import LazyObject, empty  # type: ignore[import-unt
 
 from headgate.errors import ConfigError
 from headgate.http.server.functions import portable, request_of
+from headgate.http.wsgi import EnvironHeaders
 from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.site import NotThereYet
-from headgate.policy.headers import Headers
 from headgate.policy.request import Request
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -28,6 +28,8 @@ class DjangoRequest(Request):
     `endpoint` is the route of its view with what `include` and a mount put before it, never a concrete path.
     """
 
+    native_reading = "framework"
+
     __slots__ = ("_asynchronous", "_endpoint", "_known", "_path", "_read", "_user", "django")
 
     def __init__(self, request: Any, endpoint: str = "", *, asynchronous: bool = False) -> None:
@@ -35,7 +37,7 @@ class DjangoRequest(Request):
         self._asynchronous = asynchronous
         self._endpoint = endpoint
         self._path = ""
-        self._read: Headers | None = None
+        self._read: EnvironHeaders | None = None
         self._user: Any = None
         self._known: dict[Any, Any] = {}
         self._cookies = self._query = None
@@ -61,6 +63,17 @@ class DjangoRequest(Request):
             raise NotThereYet(str(error), load) from error
 
     @property
+    def environ(self) -> Any:
+        """What the native gate reads of it, its META; None where that does not say all that Django's request says.
+
+        Middlewares replace methods and paths, and text beyond ASCII is encoded in META in more than one way.
+        """
+        request = self.django
+        meta, method, path = request.META, request.method, request.path
+        is_same = method and method == meta.get("REQUEST_METHOD") and path.isascii()
+        return meta if is_same and path == f"{meta.get('SCRIPT_NAME')}{meta.get('PATH_INFO')}" else None
+
+    @property
     def method(self) -> str:  # type: ignore[override]
         """`GET`, and so on."""
         method: str = self.django.method or "GET"
@@ -84,7 +97,7 @@ class DjangoRequest(Request):
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
         """By name in lower case; asked for in any."""
         if self._read is None:
-            self._read = Headers({name.lower(): value for name, value in self.django.headers.items()})
+            self._read = EnvironHeaders(self.django.META)
         return self._read
 
     def header(self, name: str) -> str:

@@ -75,8 +75,8 @@ class Site:
             enforcer.ask = _asking_again(enforcer.ask)
         return enforcer
 
-    def site_enforcer(self, *, asynchronous: bool) -> Enforcer | None:
-        """What judges every request; None where neither limits nor a policy are told."""
+    def site_enforcer(self, *, asynchronous: bool, kind: type[Request] = Request) -> Enforcer | None:
+        """What judges every request, of this kind; None where neither limits nor a policy are told."""
         told = dict(self._told)
         policy, limits = told.pop("policy", None), told.pop("limits", None)
         if policy is not None and limits is not None:
@@ -87,8 +87,8 @@ class Site:
             if "store" in own:
                 own["store"] = self._opened(own["store"])
             if asynchronous:
-                return _PolicyOnALoop(policy, cast(Options, own))
-            return Enforcer(policy, cast(Options, own), asynchronous=False)
+                return _PolicyOnALoop(policy, cast(Options, own), kind)
+            return Enforcer(policy, cast(Options, own), asynchronous=False, kind=kind)
         if limits is None:
             return None
         return self.enforcer(limits, cast(RouteOptions, {"scope": _SITE, **told}), asynchronous=asynchronous)
@@ -208,8 +208,8 @@ def view_name_of(request: Any) -> str:
 class _PolicyOnALoop(Enforcer):
     """What judges by a policy on an event loop, and awaits what functions ask for, also once the policy is reloaded."""
 
-    def __init__(self, policy: Any, options: Options) -> None:
-        super().__init__(policy, options, asynchronous=True)
+    def __init__(self, policy: Any, options: Options, kind: type[Request]) -> None:
+        super().__init__(policy, options, asynchronous=True, kind=kind)
         self.ask = _asking_again(self.ask)
 
     def follow(self, source: GateRequests) -> None:

@@ -9,7 +9,7 @@ import flask
 
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.options import Response
-from headgate.integrations.response_exchange import ResponseExchange
+from headgate.integrations.response_exchange import ResponseExchange, untold
 
 _KEY = "headgate.flask"
 """Where an environ keeps the exchange until there is a response."""
@@ -21,6 +21,8 @@ class FlaskExchange(ResponseExchange):
     def finish(self, response: flask.Response) -> flask.Response:
         """Tell and end. Flask calls it again where another function of its kind fails, and 500 is answered."""
         flask.request.environ.pop(_KEY, None)
+        # What ends when the server closes it would end with each request that has the same response.
+        response = untold(response, _own, always=self.holds)
         self.tell(response)
         if self.settles:
             self._end_by(response)
@@ -45,6 +47,11 @@ class FlaskExchange(ResponseExchange):
             response.call_on_close(lambda: self.end(said))
         else:
             self.end(said)
+
+
+def _own(response: flask.Response) -> dict[str, Any]:
+    """What a response does not share with one like it: its headers, and what its server closes with it."""
+    return {"headers": type(response.headers)(response.headers), "_on_close": [*response._on_close]}
 
 
 def exchange_of(environ: dict[str, Any]) -> FlaskExchange:

@@ -22,7 +22,6 @@ from headgate.http.server.asgi_messages import (
     Send,
     encode_fields,
     refuse,
-    refuse_websocket,
 )
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.exchange import Judgement
@@ -43,6 +42,7 @@ from headgate.integrations.starlette.request import StarletteRequest
 from headgate.integrations.starlette.responses import (
     RefusalResponse,
     Wrapped,
+    refuse_or_close,
     sends_its_fields,
     telling,
     telling_fields,
@@ -200,7 +200,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
                 raise
             return telling(response, exchange)
         if isinstance(connection, WebSocket):
-            await refuse_websocket(scope, connection.receive, connection.send, refusal)
+            await refuse_or_close(connection, refusal)
             return None
         if fallback is not None:
             told = encode_fields(without_content(refusal))

@@ -7,9 +7,19 @@ from functools import lru_cache
 from typing import Any
 
 from starlette.responses import Response as StarletteResponse
+from starlette.websockets import WebSocket, WebSocketState
 
 from headgate import core
-from headgate.http.server.asgi_messages import Fields, Receive, Scope, Send, Watch, adding, encode_refusal
+from headgate.http.server.asgi_messages import (
+    Fields,
+    Receive,
+    Scope,
+    Send,
+    Watch,
+    adding,
+    encode_refusal,
+    refuse_websocket,
+)
 from headgate.http.server.options import Refusal
 from headgate.http.server.scope_exchange import ScopeExchange
 
@@ -98,3 +108,12 @@ class RefusalResponse(StarletteResponse):
         self.raw_headers = [*headers, *[field for field in self.raw_headers if field[0] not in named]]
         if head:
             self.body = b""
+
+
+async def refuse_or_close(websocket: WebSocket, refusal: Refusal) -> None:
+    """Refuse a handshake; where that was received before, or accepted, close the websocket, if it is still open."""
+    client = websocket.client_state
+    if client is WebSocketState.CONNECTING:
+        await refuse_websocket(websocket.scope, websocket.receive, websocket.send, refusal)
+    elif WebSocketState.DISCONNECTED not in (client, websocket.application_state):
+        await websocket.close(1013, "over the limit")
