@@ -12,7 +12,7 @@ from headgate.holding import Hold, whole_id
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
 from headgate.testing import ManualClock
-from subjects import CORES, ZONES, make_limiter, make_store, numbers
+from subjects import CORES, START_US, ZONES, make_limiter, make_store, numbers
 
 HOUR_US = 3_600_000_000
 EVERY_LIMIT = [
@@ -377,6 +377,23 @@ def test_a_debt_finds_the_window_of_its_moment_where_the_numbers_were_changed_si
     held = Limiter(text.format(8), store=store, name="api", clock=clock).reserve("key", 0)
     changed = Limiter(text.format(7), store=store, name="api", clock=clock)
     assert [standing.remaining for standing in changed.commit(held.id, 1).after] == left(changed) == [6]
+
+
+def test_a_log_that_was_a_counter_meanwhile_cannot_tell_what_is_left_of_a_hold(holding_kind: str) -> None:
+    clock = ManualClock(START_US + 5_000_000)
+    log = make_limiter(holding_kind, "10/minute log", clock, name="api")
+    counter = Limiter("10/minute counter", store=log.store, clock=clock, name="api")
+    unused, short = log.reserve("unused", 4), log.reserve("short", 4)
+    clock.advance(3_000_000)
+    assert [counter.hit(key, 1).remaining for key in ("unused", "short")] == [4, 4]  # the 4 weigh as 5
+    clock.advance(3_000_000)
+    assert [log.hit(key, 1).remaining for key in ("unused", "short")] == [3, 3]
+    unused.cancel()
+    assert left(log, "unused") == [3]  # its entry is gone: 4 units of the one that took over may be of others
+    short.commit(6)
+    assert left(log, "short") == [1]
+    clock.advance(54_000_000)  # the hold is a period old, and its debt with it
+    assert left(log, "short") == [3]
 
 
 @pytest.mark.parametrize("on_full", ["refuse", "forget", "pass"])
