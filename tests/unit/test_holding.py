@@ -194,6 +194,49 @@ def test_a_reset_forgets_the_holds_of_its_key(holding_kind: str) -> None:
     assert other.commit(1).outcome == "settled"
 
 
+def test_a_reset_forgets_the_holds_of_its_own_limits_alone(holding_kind: str) -> None:
+    clock = ManualClock()
+    fixed = make_limiter(holding_kind, "9/hour fixed", clock, name="api")
+    bucket, both = (
+        Limiter(text, store=fixed.store, name="api", clock=clock)
+        for text in ("9/hour bucket", "9/hour fixed; 9/hour bucket")
+    )
+    of_fixed, of_bucket, of_both = (limiter.reserve("key", 2) for limiter in (fixed, bucket, both))
+    assert bucket.reset("key")
+    since = both.reserve("key", 1)
+    assert [fixed.commit(held.id, 1).outcome for held in (of_fixed, of_bucket, of_both)] == [
+        "settled",
+        "unknown",
+        "unknown",
+    ]
+    assert left(both) == [5, 8]
+    assert both.extend(since.id, lease=90, more=1).outcome == "extended"
+    assert fixed.commit(of_fixed.id, 1).outcome == "already settled"
+    assert fixed.reset("key")
+    assert [bucket.commit(held.id, 0).outcome for held in (of_fixed, since)] == ["unknown", "unknown"]
+    assert left(both) == [9, 7]
+
+
+@pytest.mark.parametrize("many", [2, 12])  # so many have sorted sets on Redis
+def test_a_reset_frees_the_places_of_the_holds_that_it_forgets(holding_kind: str, many: int) -> None:
+    clock = ManualClock()
+    held = make_limiter(holding_kind, "99/hour fixed; 99 concurrent", clock, name="api")
+    fixed, kept, places = (
+        Limiter(text, store=held.store, name="api", clock=clock)
+        for text in ("99/hour fixed", "99/hour bucket; 99 concurrent", "99 concurrent")
+    )
+    forgotten, remembered = [
+        [limiter.reserve("key", 1 + number % 3) for number in range(many)] for limiter in (held, kept)
+    ]
+    in_use = sum(1 + number % 3 for number in range(many))
+    assert left(places) == [99 - 2 * in_use]
+    assert fixed.reset("key")
+    assert left(places) == [99 - in_use]
+    assert {places.commit(each.id, 0).outcome for each in forgotten} == {"unknown"}
+    assert {places.commit(each.id, 0).outcome for each in remembered} == {"settled"}
+    assert left(places) == [99]
+
+
 def test_a_hold_of_several_keys_is_one(holding_kind: str) -> None:
     clock = ManualClock()
     store = make_store(holding_kind)
