@@ -282,6 +282,39 @@ def test_the_same_id_with_another_cost_or_other_limits_is_an_error(holding_kind:
     assert limiter.reserve("another key", 3, id="x")
 
 
+def test_a_hold_is_the_same_in_whatever_order_its_limits_are_written(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "9/minute log; 30/hour bucket; 4 concurrent", clock, name="api")
+    other = Limiter("30/hour bucket; 4 concurrent; 9/minute log", store=limiter.store, name="api", clock=clock)
+    held = limiter.reserve("key", 2, id="request-7")
+    again = other.reserve("key", 2, id="request-7")
+    assert again.repeated and [reading.remaining for reading in again.decision.limits] == [28, 2, 7]
+    assert again.decision.binding is not None and again.decision.binding.name == "api.concurrent"
+    longer = other.extend(held.id, lease=90, more=1).decision
+    assert longer is not None and [reading.remaining for reading in longer.limits] == [27, 1, 6]
+    assert longer.binding is not None and longer.binding.name == "api.concurrent"
+    refused = other.extend(held.id, lease=90, more=3).decision
+    assert refused is not None and [reading.allowed for reading in refused.limits] == [True, False, True]
+    with pytest.raises(ConflictingId, match="other limits"):
+        Limiter("30/hour bucket; 9/minute log", store=limiter.store, name="api", clock=clock).reserve(
+            "key", 2, id="request-7"
+        )
+
+
+def test_more_is_held_under_the_numbers_of_limits_that_have_all_of_the_holds(holding_kind: str) -> None:
+    clock = ManualClock()
+    former = make_limiter(holding_kind, "9/minute fixed", clock, name="api")
+    lowered, wider = (
+        Limiter(text, store=former.store, name="api", clock=clock)
+        for text in ("30/hour bucket; 3/minute fixed", "30/hour bucket")
+    )
+    held = former.reserve("key", 2)
+    assert lowered.extend(held.id, more=2).outcome == "refused"
+    assert lowered.extend(held.id, more=1).outcome == "extended"
+    assert wider.extend(held.id, more=6).outcome == "extended"  # it knows nothing of the hold's, which was of 9
+    assert left(former) == [0]
+
+
 @pytest.mark.parametrize("bad", ["", b"", "x" * 1025, b"x" * 1025, "\ud800", 7, None, ("x",)])
 def test_what_is_no_name_of_a_hold_is_refused_and_charges_nothing(holding_kind: str, bad: Any) -> None:
     limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
