@@ -248,6 +248,10 @@ def provider_app(seen: list[Request]) -> Starlette:
         body = await request.json()
         if len(seen) == 1:
             return JSONResponse({"error": {"message": "slow down"}}, 429, {"retry-after-ms": "50"})
+        if "refused" in body:
+            status, should_retry = body["refused"]
+            fields = {"x-should-retry": should_retry, "retry-after-ms": "10"}
+            return JSONResponse({"error": {"message": "spent"}}, status, fields)
         if body["model"] != "own":
             return JSONResponse({"error": {"message": "no such model"}}, 404)
         return JSONResponse(answer_of(7))
@@ -273,6 +277,23 @@ def test_jobs_are_sent_to_a_provider_by_url() -> None:
         assert lost.state == "failed"
         assert seen[1].headers["authorization"] == "Bearer secret"
         assert seen[0].headers["idempotency-key"] == seen[1].headers["idempotency-key"] == done.id
+
+    run(main())
+
+
+def test_a_provider_by_url_says_whether_it_is_to_be_asked_again() -> None:
+    async def main() -> None:
+        seen: list[Request] = [Request({"type": "http"})]
+        queue = AsyncLlmQueue(AsyncLlmGate({**POLICY, "llm": {"unknown_price": "free"}}))
+        async with (
+            served(provider_app(seen)) as address,
+            HttpProvider(f"{address}/v1") as ask,
+            queue.worker(ask, retries=3),
+        ):
+            bodies = [{**BODY, "refused": [429, "false"]}, {**BODY, "refused": [400, "true"]}]
+            ended = [await queue.result((await queue.submit(body, user="ann")).id) for body in bodies]
+        assert [(job.state, job.attempts) for job in ended] == [("failed", 0), ("failed", 3)]
+        assert len(seen) == 1 + 1 + 4
 
     run(main())
 

@@ -155,6 +155,48 @@ class AllHolding(RuleBasedStateMachine):
 
 TestAllHolding = AllHolding.TestCase
 
+
+@needs_two
+class AllChanging(AllHolding):
+    """The same where the limits of one name become others: of another kind, more of them, in another order."""
+
+    @initialize(limits=LIMITS)
+    def start(self, limits: list[Limit]) -> None:
+        self.used: list[list[Limiter]] = []
+        self.have_calendars = False
+        super().start(limits)
+
+    def use(self, limits: list[Limit]) -> None:
+        super().use(limits)
+        self.used.append(self.all)
+        self.have_calendars |= any(isinstance(limit, CalendarWindow) for limit in limits)
+
+    @rule(limits=LIMITS)
+    def change_limits(self, limits: list[Limit]) -> None:
+        self.use(limits)
+
+    @rule(data=st.data())
+    def go_back_to(self, data: st.DataObject) -> None:
+        """Limits that there were before, in some order."""
+        self.all = data.draw(st.sampled_from(self.used))
+        limits = [definition.limit for definition in self.all[0].definitions]
+        self.use(data.draw(st.permutations(limits)))
+
+    @rule(key=KEYS, name=NAMES, more=st.one_of(st.just(0), COSTS), lease_us=LEASES_US)
+    def extend(self, key: Any, name: str, more: int, lease_us: int) -> None:
+        # On Redis no more is held of a calendar window that limits do not have, see docs/redis.md.
+        super().extend(key, name, 0 if self.have_calendars else more, lease_us)
+
+    def has_ended(self) -> bool:
+        current = self.all
+        try:
+            return any(super(AllChanging, self).has_ended() for self.all in self.used)
+        finally:
+            self.all = current
+
+
+TestAllChanging = AllChanging.TestCase
+
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 400_000),

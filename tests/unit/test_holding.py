@@ -12,7 +12,7 @@ from headgate.holding import Hold, whole_id
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
 from headgate.testing import ManualClock
-from subjects import CORES, ZONES, make_limiter, make_store, numbers
+from subjects import CORES, START_US, ZONES, make_limiter, make_store, numbers
 
 HOUR_US = 3_600_000_000
 EVERY_LIMIT = [
@@ -194,6 +194,49 @@ def test_a_reset_forgets_the_holds_of_its_key(holding_kind: str) -> None:
     assert other.commit(1).outcome == "settled"
 
 
+def test_a_reset_forgets_the_holds_of_its_own_limits_alone(holding_kind: str) -> None:
+    clock = ManualClock()
+    fixed = make_limiter(holding_kind, "9/hour fixed", clock, name="api")
+    bucket, both = (
+        Limiter(text, store=fixed.store, name="api", clock=clock)
+        for text in ("9/hour bucket", "9/hour fixed; 9/hour bucket")
+    )
+    of_fixed, of_bucket, of_both = (limiter.reserve("key", 2) for limiter in (fixed, bucket, both))
+    assert bucket.reset("key")
+    since = both.reserve("key", 1)
+    assert [fixed.commit(held.id, 1).outcome for held in (of_fixed, of_bucket, of_both)] == [
+        "settled",
+        "unknown",
+        "unknown",
+    ]
+    assert left(both) == [5, 8]
+    assert both.extend(since.id, lease=90, more=1).outcome == "extended"
+    assert fixed.commit(of_fixed.id, 1).outcome == "already settled"
+    assert fixed.reset("key")
+    assert [bucket.commit(held.id, 0).outcome for held in (of_fixed, since)] == ["unknown", "unknown"]
+    assert left(both) == [9, 7]
+
+
+@pytest.mark.parametrize("many", [2, 12])  # so many have sorted sets on Redis
+def test_a_reset_frees_the_places_of_the_holds_that_it_forgets(holding_kind: str, many: int) -> None:
+    clock = ManualClock()
+    held = make_limiter(holding_kind, "99/hour fixed; 99 concurrent", clock, name="api")
+    fixed, kept, places = (
+        Limiter(text, store=held.store, name="api", clock=clock)
+        for text in ("99/hour fixed", "99/hour bucket; 99 concurrent", "99 concurrent")
+    )
+    forgotten, remembered = [
+        [limiter.reserve("key", 1 + number % 3) for number in range(many)] for limiter in (held, kept)
+    ]
+    in_use = sum(1 + number % 3 for number in range(many))
+    assert left(places) == [99 - 2 * in_use]
+    assert fixed.reset("key")
+    assert left(places) == [99 - in_use]
+    assert {places.commit(each.id, 0).outcome for each in forgotten} == {"unknown"}
+    assert {places.commit(each.id, 0).outcome for each in remembered} == {"settled"}
+    assert left(places) == [99]
+
+
 def test_a_hold_of_several_keys_is_one(holding_kind: str) -> None:
     clock = ManualClock()
     store = make_store(holding_kind)
@@ -237,6 +280,39 @@ def test_the_same_id_with_another_cost_or_other_limits_is_an_error(holding_kind:
         other.reserve("key", 2, id="x")
     assert left(limiter) == [7] and left(other) == [9]
     assert limiter.reserve("another key", 3, id="x")
+
+
+def test_a_hold_is_the_same_in_whatever_order_its_limits_are_written(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "9/minute log; 30/hour bucket; 4 concurrent", clock, name="api")
+    other = Limiter("30/hour bucket; 4 concurrent; 9/minute log", store=limiter.store, name="api", clock=clock)
+    held = limiter.reserve("key", 2, id="request-7")
+    again = other.reserve("key", 2, id="request-7")
+    assert again.repeated and [reading.remaining for reading in again.decision.limits] == [28, 2, 7]
+    assert again.decision.binding is not None and again.decision.binding.name == "api.concurrent"
+    longer = other.extend(held.id, lease=90, more=1).decision
+    assert longer is not None and [reading.remaining for reading in longer.limits] == [27, 1, 6]
+    assert longer.binding is not None and longer.binding.name == "api.concurrent"
+    refused = other.extend(held.id, lease=90, more=3).decision
+    assert refused is not None and [reading.allowed for reading in refused.limits] == [True, False, True]
+    with pytest.raises(ConflictingId, match="other limits"):
+        Limiter("30/hour bucket; 9/minute log", store=limiter.store, name="api", clock=clock).reserve(
+            "key", 2, id="request-7"
+        )
+
+
+def test_more_is_held_under_the_numbers_of_limits_that_have_all_of_the_holds(holding_kind: str) -> None:
+    clock = ManualClock()
+    former = make_limiter(holding_kind, "9/minute fixed", clock, name="api")
+    lowered, wider = (
+        Limiter(text, store=former.store, name="api", clock=clock)
+        for text in ("30/hour bucket; 3/minute fixed", "30/hour bucket")
+    )
+    held = former.reserve("key", 2)
+    assert lowered.extend(held.id, more=2).outcome == "refused"
+    assert lowered.extend(held.id, more=1).outcome == "extended"
+    assert wider.extend(held.id, more=6).outcome == "extended"  # it knows nothing of the hold's, which was of 9
+    assert left(former) == [0]
 
 
 @pytest.mark.parametrize("bad", ["", b"", "x" * 1025, b"x" * 1025, "\ud800", 7, None, ("x",)])
@@ -377,6 +453,23 @@ def test_a_debt_finds_the_window_of_its_moment_where_the_numbers_were_changed_si
     held = Limiter(text.format(8), store=store, name="api", clock=clock).reserve("key", 0)
     changed = Limiter(text.format(7), store=store, name="api", clock=clock)
     assert [standing.remaining for standing in changed.commit(held.id, 1).after] == left(changed) == [6]
+
+
+def test_a_log_that_was_a_counter_meanwhile_cannot_tell_what_is_left_of_a_hold(holding_kind: str) -> None:
+    clock = ManualClock(START_US + 5_000_000)
+    log = make_limiter(holding_kind, "10/minute log", clock, name="api")
+    counter = Limiter("10/minute counter", store=log.store, clock=clock, name="api")
+    unused, short = log.reserve("unused", 4), log.reserve("short", 4)
+    clock.advance(3_000_000)
+    assert [counter.hit(key, 1).remaining for key in ("unused", "short")] == [4, 4]  # the 4 weigh as 5
+    clock.advance(3_000_000)
+    assert [log.hit(key, 1).remaining for key in ("unused", "short")] == [3, 3]
+    unused.cancel()
+    assert left(log, "unused") == [3]  # its entry is gone: 4 units of the one that took over may be of others
+    short.commit(6)
+    assert left(log, "short") == [1]
+    clock.advance(54_000_000)  # the hold is a period old, and its debt with it
+    assert left(log, "short") == [3]
 
 
 @pytest.mark.parametrize("on_full", ["refuse", "forget", "pass"])

@@ -143,6 +143,46 @@ def test_a_spent_budget_is_no_invitation_to_try_again() -> None:
     assert headers["anthropic-ratelimit-usd-reset"] == "2026-11-23T00:00:00Z"
 
 
+@pytest.mark.parametrize("late_us", [-1_500_000, -2_000, 0, 1, 2_000, 1_500_000])
+@pytest.mark.parametrize(
+    ("limit", "moment"),
+    [
+        ("20 usd/day in UTC", "2026-11-23T00:00:00Z"),
+        ("20 usd/day fixed", "2026-11-23T00:00:00Z"),
+        ("20 usd/month in Europe/Zurich", "2026-11-30T23:00:00Z"),
+        ("20 usd/week in Asia/Kathmandu; 30 usd/day in UTC", "2026-11-22T18:15:00Z"),
+        ("20 usd/day in UTC; 20 usd/month in UTC", "2026-12-01T00:00:00Z"),
+        ("20 usd/month in UTC; 20 usd/day", "2026-12-01T00:00:00Z"),
+    ],
+)
+def test_a_budget_is_free_again_at_its_border_however_long_the_answer_took(
+    limit: str, moment: str, late_us: int
+) -> None:
+    decision, clock = decided(limit, {"usd": 20}, {"usd": 1})
+    clock.set(NOON + late_us)  # other clocks are a little behind, or ahead, as that of a Redis is
+    told = refusal("openai", decision, model="gpt-5.5", clock=clock)
+    assert f"(at {moment})" in json.loads(told.body)["error"]["message"]
+    told = refusal("anthropic", decision, model="gpt-5.5", clock=clock)
+    resets = {dict(told.headers)["anthropic-ratelimit-usd-reset"]}
+    assert f"(at {moment})" in json.loads(told.body)["error"]["message"]
+    assert resets == {moment}
+
+
+def test_a_budget_that_comes_back_bit_by_bit_is_told_the_first_full_second_at_which_it_suffices() -> None:
+    decision, clock = decided("24 usd/day bucket", {"usd": 24}, {"usd": "6.0000001"})
+    for late_us, second in ((0, "01"), (2_000, "01")):
+        clock.set(NOON + late_us)
+        told = refusal("openai", decision, model="gpt-5.5", clock=clock)
+        assert f"(at 2026-11-22T18:00:{second}Z)" in json.loads(told.body)["error"]["message"]
+
+
+@pytest.mark.parametrize("limit", ["20 usd/day in UTC", "20 usd/day fixed"])
+def test_a_budget_of_which_nothing_is_used_is_whole_now(limit: str) -> None:
+    decision, clock = decided(limit, {"usd": 21})
+    told = dict(refusal("anthropic", decision, model="gpt-5.5", clock=clock).headers)
+    assert told["anthropic-ratelimit-usd-reset"] == "2026-11-22T12:00:00Z"
+
+
 @pytest.mark.parametrize("family", ["openai", "anthropic"])
 @pytest.mark.parametrize(
     ("limits", "costs", "retries"),

@@ -7,6 +7,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
+import anthropic
+import httpx
+import httpx2
+import openai
 import pytest
 
 from headgate import AsyncLimiter, ConfigError
@@ -441,6 +445,57 @@ def test_retries_are_bounded_and_what_a_provider_refuses_is_not_asked_again() ->
         assert [job.tokens for job in jobs[:2]] == [0, 0]
         assert jobs[1].error == "ProviderError: no such model"
         assert await left(gate) in (900, 901)  # of an error of the handler's own it is unknown what the provider made
+
+    run(main())
+
+
+def answered(status: int, *, library: Any = httpx, **fields: str) -> Any:
+    """What httpx, or its successor, raises for an answer with these fields."""
+    request = library.Request("POST", "http://provider/v1/chat/completions")
+    headers = {name.replace("_", "-"): value for name, value in fields.items()}
+    response = library.Response(status, headers=headers, request=request)
+    return library.HTTPStatusError("refused", request=request, response=response)
+
+
+def of_a_package(package: Any, status: int, should_retry: str) -> Any:
+    """What the package of a provider raises for an answer that says so."""
+    response = answered(status, library=httpx2, x_should_retry=should_retry).response
+    return package.APIStatusError("refused", response=response, body=None)
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "state"),
+    [
+        (answered(429, x_should_retry="false", retry_after="1"), 0, "failed"),
+        (answered(503, X_Should_Retry="false"), 0, "failed"),
+        (answered(400, x_should_retry="true"), 1, "done"),
+        (answered(400, x_should_retry="perhaps"), 0, "failed"),
+        (answered(500, x_should_retry="perhaps"), 1, "done"),
+        (of_a_package(openai, 429, "false"), 0, "failed"),
+        (of_a_package(openai, 422, "true"), 1, "done"),
+        (of_a_package(anthropic, 529, "false"), 0, "failed"),
+        (of_a_package(anthropic, 403, "true"), 1, "done"),
+        (ProviderError("spent", status=429, should_retry=False), 0, "failed"),
+        (ProviderError("not yet", status=404, should_retry=True), 1, "done"),
+    ],
+)
+def test_a_provider_that_says_whether_to_try_again_is_obeyed(error: BaseException, attempts: int, state: str) -> None:
+    async def main() -> None:
+        queue, gate, _ = of("1000 tokens/day bucket")
+        job = await queue.submit(body(100))
+        [ended] = await serve(queue, failing(error), [job.id])
+        assert (ended.state, ended.attempts) == (state, attempts)
+        assert await left(gate) in ((990, 991) if state == "done" else (1000,))  # what was refused took no tokens
+
+    run(main())
+
+
+def test_a_provider_that_always_says_to_try_again_is_asked_as_often_as_the_worker_retries() -> None:
+    async def main() -> None:
+        queue, _, _ = of()
+        job = await queue.submit(body(100))
+        [ended] = await serve(queue, failing(*[answered(400, x_should_retry="true")] * 9), [job.id], retries=2)
+        assert (ended.state, ended.attempts) == ("failed", 2)
 
     run(main())
 

@@ -51,6 +51,12 @@ class CalendarWindow(Limit):
     def life_us(self, cost: int) -> int:
         return LONGEST_US[self.period]
 
+    def border_us(self, near_us: int) -> int:
+        if self.compiled.calendar is None:
+            return near_us
+        start_us, end_us = self.compiled.calendar.window(near_us)
+        return start_us if near_us - start_us < end_us - near_us else end_us
+
     def scaled(self, share: Fraction) -> Limit:
         if share == 1 or self.limit == 0:
             return self

@@ -53,6 +53,14 @@ class Limit:
         """How long one request of this cost counts at the most, in microseconds, rounded up."""
         return self.period_us
 
+    def border_us(self, near_us: int) -> int:
+        """The moment of the clock nearest to `near_us` at which all is back; of no limit on the clock `near_us` itself.
+
+        A wait is told from the moment of a decision. Who adds it to a later moment, or to that of another clock, meets
+        the border by this though not to the microsecond.
+        """
+        return near_us
+
     def scaled(self, share: Fraction) -> Limit:
         """A limit that admits about this share, or so many times as much; one unit at least where this one admits any.
 

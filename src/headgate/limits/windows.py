@@ -81,6 +81,9 @@ class FixedWindow(_Window):
     algorithm = "fixed_window"
     on_the_clock = True
 
+    def border_us(self, near_us: int) -> int:
+        return (near_us + self.period_us // 2) // self.period_us * self.period_us
+
     def __str__(self) -> str:
         return f"{rate_text(self.limit, self.of, self.period_us)} fixed"
 

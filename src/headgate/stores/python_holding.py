@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 from headgate.algorithms.leases import AskedLeases, Lease
 from headgate.algorithms.table import ALGORITHMS, State
 from headgate.algorithms.transition import Outcome, Part, Step, fits, mark, measure_us, settle
-from headgate.decision import Decision, NamedLimit
-from headgate.errors import ArgumentError, ConflictingId, brief_number
+from headgate.decision import Decision, NamedLimit, Reading
+from headgate.errors import ArgumentError, brief_number
 from headgate.holding import Extension, Settlement, Standing
 from headgate.stores.python_holds import HeldLimit, HoldRecord, HoldRecords
 from headgate.stores.python_table import PythonTable, StateKey, decision_of
+from headgate.stores.repeated_holds import check_same, readings_again
 from headgate.units import CompiledLimit
 
 _BYTES_PER_HOLD = 1_000
@@ -60,8 +61,8 @@ class HoldingTable(PythonTable):
         with self._lock:
             former = self._holds.find(asked.digest, now_us)
             if former is not None:
-                _check_same(former, limits, names, costs, at_once=asked.at_once)
-                first = Outcome(True, former.readings, ())
+                check_same(former, limits, names, costs, at_once=asked.at_once)
+                first = Outcome(True, readings_again(former, names), ())
                 return decision_of(limits, each, first, former.degraded), True
             full_us = self._holds.make_room(now_us, forget_settled=self._on_full == "forget")
             if full_us is not None:
@@ -124,11 +125,20 @@ class HoldingTable(PythonTable):
             if record.until_us <= now_us:
                 return Extension("lapsed", self._after(asked, record, now_us), None)
             amounts = _for_groups(more, len(record.held))
-            is_same = [limit.scope for limit in asked] == [limit.definition.scope for limit in record.limits]
-            limits = asked if is_same else [limit.definition for limit in record.limits]
+            own = [limit.definition.scope for limit in record.limits]
+            now = {limit.scope: limit for limit in asked}
+            limits = [limit.definition for limit in record.limits]
+            if all(scope in now for scope in own):
+                limits = [now[scope] for scope in own]  # as they are now
             decision = self._extend(record, limits, now_us + lease_us, amounts, now_us)
             outcome: Any = "extended" if decision.allowed else "refused"
-            return Extension(outcome, self._after(asked, record, now_us), decision if is_same else None)
+            told = None
+            if now.keys() == set(own):
+                places = [own.index(limit.scope) for limit in asked]
+                each = [amounts[limits[place].group] if record.limits[place].parts else 0 for place in places]
+                readings = tuple([Reading(*decision.readings[place]) for place in places])
+                told = decision_of(asked, each, Outcome(decision.allowed, readings, ()), decision.degraded)
+            return Extension(outcome, self._after(asked, record, now_us), told)
 
     def reset(self, names: Sequence[StateKey], now_us: int) -> bool:  # type: ignore[override]
         found = super().reset(names, now_us)
@@ -267,26 +277,6 @@ class HoldingTable(PythonTable):
         return measure_us(limit, self._asked(name, limit, now_us, None), now_us)
 
 
-def _check_same(
-    record: HoldRecord,
-    limits: Sequence[NamedLimit],
-    names: Sequence[StateKey],
-    costs: tuple[int, ...],
-    *,
-    at_once: bool,
-) -> None:
-    """Raise ConflictingId where a hold was asked for with the id of another one."""
-    if record.at_once != at_once:
-        kinds = ("a hold", "a hit")
-        raise ConflictingId(f"this id is that of {kinds[record.at_once]}, and is now given to {kinds[at_once]}")
-    if record.costs != costs:
-        raise ConflictingId(f"this id was given with cost {shown(record.costs)}, and is now given with {shown(costs)}")
-    if [limit.name for limit in record.limits] != list(names):
-        scopes = [limit.definition.scope for limit in record.limits]
-        other = "limits" if scopes != [limit.scope for limit in limits] else "keys"
-        raise ConflictingId(f"this id was given with other {other}; what is new needs an id of its own")
-
-
 def _for_groups(amounts: Sequence[Any], groups: int) -> Sequence[Any]:
     """An amount for each group, from one for each or one for all."""
     if len(amounts) == 1:
@@ -294,7 +284,3 @@ def _for_groups(amounts: Sequence[Any], groups: int) -> Sequence[Any]:
     if len(amounts) != groups:
         raise ArgumentError(f"this hold has {groups} amounts, not {len(amounts)}")
     return amounts
-
-
-def shown(costs: tuple[int, ...]) -> str:
-    return str(costs[0] if len(costs) == 1 else costs)

@@ -5,7 +5,7 @@ use std::ops::DerefMut;
 use smallvec::SmallVec;
 
 use crate::algorithms::leases::Lease;
-use crate::algorithms::transition::NEVER;
+use crate::algorithms::transition::{NEVER, Reading};
 use crate::holding::record::HoldId;
 use crate::holding::share::Part;
 use crate::holding::store::HoldStore;
@@ -14,9 +14,9 @@ use crate::shard::Shard;
 use crate::shard::backing::Backing;
 use crate::shard::registered::Registered;
 use crate::table::Table;
-use crate::table::answer::{Answer, Check, Mode};
+use crate::table::answer::{Answer, Check, Mode, binding_of};
 use crate::table::judgement::Judgement;
-use crate::table::reserving::{check_all, drop_over};
+use crate::table::reserving::{check_all, drop_over, readings_of};
 use crate::table::settling::{After, Asked, Extension, Misuse, Outcome};
 use crate::table::shares::{LoadedShare, Shares, ToldLimit, registered};
 use crate::table::storage::{Full, LockedShards, Storage};
@@ -58,6 +58,8 @@ impl<S: Storage> Table<S> {
     }
 
     /// Decide about more of a hold, and remember it with a lease until `until_us`; whether the limits asked are its own.
+    ///
+    /// Limits that have all of the hold's have them as they are now; else they are as they were when it was made.
     fn extend_hold<'table>(
         &'table self,
         shares: &mut Shares<'table, S>,
@@ -67,12 +69,16 @@ impl<S: Storage> Table<S> {
         now_us: i64,
     ) -> Result<(Answer, bool), S::Error> {
         let count = shares.limits.len();
-        let salt = |limit: usize| shares.held(limit).map(|(_, key)| key.salt);
-        let is_same = asked.len() == count && (0..count).all(|limit| salt(limit) == Some(asked[limit].salt));
+        let mut places: SmallVec<[usize; 2]> = SmallVec::from_elem(usize::MAX, count);
+        for (number, limit) in shares.asked(asked) {
+            places[limit] = number;
+        }
+        let knows_all = places.iter().all(|place| *place < asked.len());
+        let is_same = knows_all && asked.len() == count;
         let mut own: SmallVec<[Registered; 2]> = SmallVec::new();
-        for limit in 0..if is_same { 0 } else { count } {
+        for limit in 0..if knows_all { 0 } else { count } {
             let held = shares.held(limit);
-            let number = held.and_then(|(held, _)| Some(held.parts.last()?.number)).unwrap_or(0);
+            let number = held.and_then(|(held, _)| Some(held.parts.first()?.number)).unwrap_or(0);
             if let Some(limits) = self.own_limit(number, asked, limit) {
                 own.push(registered(limits, number, held.map_or(0, |(_, key)| key.salt)));
             }
@@ -83,7 +89,7 @@ impl<S: Storage> Table<S> {
                 continue;
             };
             let cost = if held.parts.is_empty() { 0 } else { more.get(usize::from(held.group)).copied().unwrap_or(0) };
-            let Some(limit) = (if is_same { Some(asked[limit]) } else { own.get(limit) }) else {
+            let Some(limit) = (if knows_all { Some(asked[places[limit]]) } else { own.get(limit) }) else {
                 continue;
             };
             let key = crate::hash::KeyHash { shard: 0, tag: key.tag ^ key.salt };
@@ -108,7 +114,7 @@ impl<S: Storage> Table<S> {
         if let Err(Full { soonest_us }) = room {
             let answer = self.refuse_hold(&checks, &shares.transaction, soonest_us, now_us);
             self.settle_parts(&mut shares.transaction.locked);
-            return Ok((answer, is_same));
+            return Ok((if is_same { in_order_of(answer, &checks, &places) } else { answer }, is_same));
         }
         let mut judgement = Judgement::new();
         judgement.until_us = Some(until_us);
@@ -128,8 +134,21 @@ impl<S: Storage> Table<S> {
         transaction.find_again();
         drop_over(&mut transaction.locked, &checks, &decided, now_us);
         self.settle_parts(&mut shares.transaction.locked);
-        decided.map(|answer| (answer, is_same))
+        decided.map(|answer| (if is_same { in_order_of(answer, &checks, &places) } else { answer }, is_same))
     }
+}
+
+/// An answer in the order of the limits that were asked, of which each check has its place.
+fn in_order_of(answer: Answer, checks: &[Check], places: &[usize]) -> Answer {
+    if places.iter().enumerate().all(|(limit, place)| limit == *place) {
+        return answer;
+    }
+    let mut order: SmallVec<[(usize, usize); 4]> = places.iter().enumerate().map(|(at, place)| (*place, at)).collect();
+    order.sort_unstable();
+    let checks: SmallVec<[Check<'_>; 4]> = order.iter().map(|(_, at)| checks[*at]).collect();
+    let all = answer.readings.all();
+    let readings: SmallVec<[Reading; 4]> = order.iter().map(|(_, at)| all[*at]).collect();
+    Answer { binding: binding_of(&checks, &readings, answer.allowed), readings: readings_of(&readings), ..answer }
 }
 
 /// Note what was just charged on top of a hold, and let its places be in use until the lease's end.

@@ -114,7 +114,7 @@ impl<S: Storage> Table<S> {
     }
 }
 
-fn readings_of(readings: &[Reading]) -> Readings {
+pub(super) fn readings_of(readings: &[Reading]) -> Readings {
     if let [only] = *readings { Readings::One(only) } else { Readings::Many(readings.into()) }
 }
 
@@ -193,13 +193,13 @@ where
             continue;
         };
         for held in record.share().iter().flat_map(|share| &share.limits) {
-            let (index, key) = (usize::from(held.index), holds.key(held.key));
-            if index >= checks.len() {
+            let (likely, key) = (usize::from(held.index), holds.key(held.key));
+            let is_own = |check: &Check| key.map(|key| key.salt) == Some(check.limit.salt);
+            let index =
+                if checks.get(likely).is_some_and(is_own) { Some(likely) } else { checks.iter().position(is_own) };
+            let Some(index) = index else {
                 return Reserved::Conflict(Conflict::Limits);
-            }
-            if key.map(|key| key.salt) != Some(checks[index].limit.salt) {
-                return Reserved::Conflict(Conflict::Limits);
-            }
+            };
             if key.map(|key| key.tag) == Some(locked.locations[index].tag) {
                 readings[index] = Some(held.reading);
             }

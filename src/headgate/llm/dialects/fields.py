@@ -38,7 +38,10 @@ def limit_headers(family: Family, decision: Decision, *, clock: Clock = SYSTEM_C
         _, remaining, reset_after_us, *_ = readings[place]
         left = number_text(max(0, remaining), unit) if of_money else str(max(0, remaining))
         if family == "anthropic":
-            parts = [("limit", limit), ("remaining", left), ("reset", moment_text(now_us + reset_after_us))]
+            reset_us = now_us
+            if reset_after_us:
+                reset_us = decision.definitions[place].limit.border_us(now_us + reset_after_us)
+            parts = [("limit", limit), ("remaining", left), ("reset", moment_text(reset_us))]
             headers += [(f"{prefix}{name}-{part}", value) for part, value in parts]
         else:
             reset = duration_text(reset_after_us)

@@ -62,7 +62,7 @@ def refusal(
     spent = [each for each in refusing if is_money(each.unit)]
     reading = spent[0] if spent else reading
     headers = [NO_RETRY] if spent else retry_headers(wait_us)
-    words = _Words(reading, model, caller, requested or {}, wait_us, clock.now_us())
+    words = _Words(reading, model, caller, requested or {}, wait_us, _again_at_us(refusing, clock.now_us()))
     message = words.of_anthropic() if family == "anthropic" else words.of_openai()
     code = "insufficient_quota" if spent else "rate_limit_exceeded"
     headers += limit_headers(family, decision, clock=clock)
@@ -91,6 +91,15 @@ def _wait_us(refusing: list[LimitReading]) -> int | None:
     return longest
 
 
+def _again_at_us(refusing: list[LimitReading], now_us: int) -> int:
+    """The moment at which all these limits may let the call pass, as far as that can be foretold.
+
+    A budget of a day is free at midnight, and not as much later as the answer is written after the decision.
+    """
+    limits = [(reading.definition.limit, reading.retry_after_us) for reading in refusing]
+    return max([limit.border_us(now_us + wait_us) for limit, wait_us in limits if limit.is_rate and wait_us], default=0)
+
+
 class _Words:
     """The message of a refusal by one limit."""
 
@@ -101,7 +110,7 @@ class _Words:
         caller: str,
         requested: Mapping[str, int],
         wait_us: int | None,
-        now_us: int,
+        again_at_us: int,
     ) -> None:
         self._reading = reading
         self._limit = reading.definition.limit
@@ -109,7 +118,7 @@ class _Words:
         self._caller = caller or reading.rule or reading.name
         self._requested = requested.get(reading.unit)
         self._wait_us = wait_us
-        self._now_us = now_us
+        self._again_at_us = again_at_us
 
     def of_openai(self) -> str:
         """OpenAI's words, to the letter where it has such a limit; what reads its messages reads these."""
@@ -158,7 +167,7 @@ class _Words:
         if not self._limit.is_rate:
             return f"{text}, or when a call has ended."
         if self._wait_us > SHORT_WAIT_US:
-            text += f" (at {moment_text(self._now_us + self._wait_us)})"
+            text += f" (at {moment_text(self._again_at_us)})"
         return f"{text}."
 
     def _named(self) -> str:

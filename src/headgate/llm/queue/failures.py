@@ -18,12 +18,18 @@ LONGEST_RETRY_US = 24 * 3600 * 1_000_000
 
 
 class ProviderError(Exception):
-    """What a handler raises where a provider did not answer: its HTTP status (0: none came), and seconds to wait."""
+    """What a handler raises where a provider did not answer: its HTTP status (0: none came), and seconds to wait.
 
-    def __init__(self, message: str, *, status: int, retry_after: float | None = None) -> None:
+    `should_retry` is whether the provider said to try again (`x-should-retry`), None where it said nothing.
+    """
+
+    def __init__(
+        self, message: str, *, status: int, retry_after: float | None = None, should_retry: bool | None = None
+    ) -> None:
         super().__init__(message)
         self.status_code = status
         self.retry_after = retry_after
+        self.should_retry = should_retry
 
 
 class Failure(NamedTuple):
@@ -45,15 +51,17 @@ def failure_of(error: BaseException) -> Failure:
     message = _in_words(error)
     status = _status_of(error)
     if status:
-        busy = status in _BUSY
-        return Failure(message, busy or status in _AGAIN, busy, "refused", _retry_after_of(error))
+        busy, again = status in _BUSY, _should_retry_of(error)
+        if again is None:
+            again = busy or status in _AGAIN
+        return Failure(message, again, busy, "refused", _retry_after_of(error))
     names = {each.__name__ for link in _chain(error) for each in type(link).__mro__}
     if names & _UNCONNECTED:
         return Failure(message, True, False, "not sent")
     if names & {"TimeoutError", "TimeoutException", "ConnectionError", "APIConnectionError", "TransportError"}:
         return Failure(message, True, False, "unknown")
     if isinstance(error, ProviderError):
-        return Failure(message, True, False, "unknown", _retry_after_of(error))
+        return Failure(message, error.should_retry is not False, False, "unknown", _retry_after_of(error))
     return Failure(message, False, False, "unknown")
 
 
@@ -88,15 +96,35 @@ def _retry_after_of(error: BaseException) -> int | None:
     own = getattr(error, "retry_after", None)
     if isinstance(own, int | float) and not isinstance(own, bool) and 0 <= own < 1e9:
         return min(LONGEST_RETRY_US, round(own * 1_000_000))
-    return retry_after_us(getattr(getattr(error, "response", None), "headers", None))
+    return retry_after_us(_headers_of(error))
+
+
+def _should_retry_of(error: BaseException) -> bool | None:
+    """Whether a provider says to try again, by its error or the fields of its answer; None if it says nothing."""
+    own = getattr(error, "should_retry", None)
+    return own if isinstance(own, bool) else should_retry(_headers_of(error))
+
+
+def _headers_of(error: BaseException) -> Any:
+    return getattr(getattr(error, "response", None), "headers", None)
+
+
+def should_retry(headers: Any) -> bool | None:
+    """Whether the fields of an answer say to try again; None where they say nothing."""
+    return {"true": True, "false": False}.get(_fields_of(headers).get("x-should-retry", ""))
 
 
 def retry_after_us(headers: Any) -> int | None:
     """Microseconds that the fields of an answer ask to wait for; None where they ask none, or tell a date."""
-    if not isinstance(headers, Mapping):
-        return None
-    fields = {str(name).lower(): str(value).strip() for name, value in headers.items()}
+    fields = _fields_of(headers)
     for name, unit_us in (("retry-after-ms", 1_000), ("retry-after", 1_000_000)):
         if _NUMBER.fullmatch(told := fields.get(name, "")):
             return min(LONGEST_RETRY_US, round(float(told) * unit_us))
     return None
+
+
+def _fields_of(headers: Any) -> dict[str, str]:
+    """The fields of an answer, their names in lower case."""
+    if not isinstance(headers, Mapping):
+        return {}
+    return {str(name).lower(): str(value).strip() for name, value in headers.items()}

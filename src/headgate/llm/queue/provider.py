@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.llm.queue.attempt import QueuedCall
-from headgate.llm.queue.failures import ProviderError, retry_after_us
+from headgate.llm.queue.failures import ProviderError, retry_after_us, should_retry
 
 try:
     import httpx
@@ -60,6 +60,7 @@ class HttpProvider:
                 f"the provider answered {response.status_code}: {said}",
                 status=response.status_code,
                 retry_after=None if wait_us is None else wait_us / 1e6,
+                should_retry=should_retry(response.headers),
             )
         try:
             return json.loads(told)

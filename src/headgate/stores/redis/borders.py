@@ -12,8 +12,12 @@ from headgate.errors import StoreError
 from headgate.stores.redis.script_replies import text_of
 
 _SIX = Struct("<6d")
-_OUTSIDE = Struct("<2d")
-"""What a script replies with that was given the borders of another time; no other reply has as many bytes."""
+_REPLY = Struct("<2d")
+_OUTSIDE = -2.0
+"""What a script that was given the borders of another time replies with, before its moment.
+
+Other replies have as many bytes where the record of a hold is damaged, but begin with a letter.
+"""
 
 _MOST_TIMES = 3
 
@@ -57,8 +61,11 @@ class ServersClock:
     def inside(self, reply: Any, call: Callable[[], CallT]) -> Generator[CallT, Any, Any]:
         """The reply of a script, called again while it had the borders of another time and charged nothing."""
         for _ in range(_MOST_TIMES):
-            if len(text_of(reply)) != _OUTSIDE.size:
+            if len(text_of(reply)) != _REPLY.size:
                 return reply
-            self._ahead_us = int(_OUTSIDE.unpack(reply)[1]) - SYSTEM_CLOCK.now_us()
+            outside, moment_us = _REPLY.unpack(reply)
+            if outside != _OUTSIDE:
+                return reply
+            self._ahead_us = int(moment_us) - SYSTEM_CLOCK.now_us()
             reply = yield call()
         raise StoreError("the clock of the server moves by more than a window of a calendar between two calls")

@@ -32,6 +32,7 @@ from headgate.stores.redis.codec import (
     read_refused,
     read_state,
 )
+from headgate.stores.redis.hold_names import head_of_records
 from headgate.stores.redis.replies import no_answer, read_time
 from headgate.stores.redis.script_replies import last_end_of, numbers_of, readings_of, states_at, text_of
 from headgate.stores.redis.scripts import (
@@ -256,7 +257,8 @@ class Commands:
         for place in self._places(names) if names else ():
             kinds = [self.definitions[number].limit.algorithm for number in place]
             fields = [self.members[number].field.encode() for number in place]
-            reply = yield ScriptCall(forget(), [names[number] for number in place], fields)
+            heads = [head_of_records(self.prefix, names[number]) for number in place]
+            reply = yield ScriptCall(forget(), [names[number] for number in place], [*fields, *heads])
             if not isinstance(reply, list) or len(reply) != len(place) + 1 or type(reply[-1]) is not int:
                 raise no_answer(reply, "what was forgotten")
             moment_us = reply[-1] if now_us is None else now_us

@@ -30,6 +30,12 @@ def record_of(prefix: str, letters: bytes, slot: int) -> RecordKey:
     return RecordKey(_head(prefix, slot) + letters)
 
 
+def head_of_records(prefix: str, name: bytes) -> bytes:
+    """How the names of records in the slot of states begin; `name` is the Redis key of these."""
+    begin = len(prefix.encode()) + 2
+    return _head(prefix, slot_of_tag(name[begin : name.index(b"}", begin)]))
+
+
 @lru_cache(SLOTS)
 def _head(prefix: str, slot: int) -> bytes:
     """How the names of all records in a slot begin."""

@@ -68,6 +68,8 @@ _CONSTANTS = {
     "PLACES": REDIS_FORMS["concurrent"].code,
     "CALENDAR": REDIS_FORMS["calendar_window"].code,
     "MOST_DEAD": 80,
+    "MOST_PLACES": 7,
+    "MOST_RESETS": (1 << 24) - 1,
     "LEASE": 33,
     "MOST_IN_FIELD": MOST_IN_FIELD,
     "DEAD_EVERY": 8,

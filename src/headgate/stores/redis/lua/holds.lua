@@ -6,15 +6,17 @@
 --             whether it is settled (1; 2 where it is not, and was charged under several numbers), and when it was
 --             settled (0 while it is open)
 --   actuals   what each group was settled with
---   names     the hashes of its states, each with the epoch that its holds had: a reset begins another one
+--   names     the hashes of its states, each with the epoch that its holds had: a reset begins the next one
 --   limits    of each its group and name, its kind (and 8 more for a shadow), its field, and its numbers
 --   others    the other slots of a Cluster where this hold has a record
 --   parts     for each charge the units of each group, and of each limit its kind (NOT_CHARGED where it was not), the
 --             length of its numbers and these, where they are not those of `limits` any more, and what settling needs:
 --             a window or a moment, what was missing, the refunds until then
 --   answer    the first answer
--- Beside the states of a name, in the same hash, the field '+' has its epoch, with the second until which it is kept, and
--- '+' with the field of a bucket the units that were given back to it since: two doubles, the first counts times LARGEST.
+-- Beside the states of a name, in the same hash, the field '+' has its epoch: five random bytes and a number that each
+-- reset raises; then the second until which it is kept, and of each field that was reset its name and the number since
+-- then, see forget. '+' with the field of a bucket has the units that were given back to it since: two doubles, the first
+-- counts times LARGEST.
 -- A caller names each limit of its own by its kind, numbers and field, and the end of its name.
 
 --@ parse
@@ -42,9 +44,22 @@ end
 --@ known
 -- Whether it is still remembered, and none of its states was reset.
 local known = now_us < math.max(lease_end, settled_us) + remember_us
+--@ include holds.epochs
+
+--@ epochs
 for number = 1, named do
   local epoch = call('HGET', names[number], '+')
-  if not epoch or sub(epoch, 1, 8) ~= epochs[number] then known = false end
+  if not epoch or sub(epoch, 1, 5) ~= sub(epochs[number], 1, 5) then
+    known = false
+  elseif sub(epoch, 6, 8) ~= sub(epochs[number], 6, 8) then -- something was reset since: of this hold, or beside it
+    local began, at, field, since = unpack('<I3', epochs[number], 6), 13, nil, nil
+    while at < #epoch do
+      field, since, at = unpack('<Bc0I3', epoch, at)
+      for limit = 1, count do
+        if since > began and field_of[limit] == field and key_of[limit] == names[number] then known = false end
+      end
+    end
+  end
 end
 
 --@ parts
@@ -163,10 +178,11 @@ answer = table.concat(answer)
 call('SET', KEYS[1], record, 'EX', seconds)
 for number = 1, named do
   local key = names[number]
-  local epoch, until_s = unpack('<c8I4', call('HGET', key, '+') or token .. '\0\0\0\0')
+  local former = call('HGET', key, '+') or token .. '\0\0\0\0'
+  local epoch, until_s = unpack('<c8I4', former)
   if until_s < server_s + seconds then
     local expires_s = math.min(math.ceil(server_s + seconds * 1.125), 4294967295)
-    call('HSET', key, '+', pack('<c8I4', epoch, expires_s))
+    call('HSET', key, '+', pack('<c8I4', epoch, expires_s) .. sub(former, 13))
     --@ include hash_io.prolong
   end
 end

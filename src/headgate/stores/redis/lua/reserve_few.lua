@@ -74,7 +74,7 @@ if allowed then
   call('SET', KEYS[1], record, 'EX', ARGV[3])
   if until_s < needed_s then
     until_s = math.min(math.ceil(needed_s + (lease_us + remember_us) / 8000000), 4294967295)
-    call('HSET', key, '+', pack('<c8I4', epoch, until_s))
+    call('HSET', key, '+', pack('<c8I4', epoch, until_s) .. sub(values[1] or '', 13))
     if until_s > longest_s then longest_s = until_s end
   else
     kept_s = until_s -- the hash is kept for as long already

@@ -82,7 +82,7 @@ for number = 1, count do
       --@ include ALGORITHM.read
       --@ include ALGORITHM.roll
       if change > 0 then
-        local adds, times, refunds, marked, missing_then, times_then, refunds_then = 0, 0, 0, nil, nil, nil, nil
+        local adds, places, times, refunds, marked, missing_then, times_then, refunds_then = 0, 0, 0, 0, nil, nil, nil, nil
         --@ include settle.entry
         --@ include ALGORITHM.fits
       end

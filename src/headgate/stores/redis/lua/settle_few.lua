@@ -2,7 +2,7 @@
 --
 -- KEYS: the record. ARGV: when, and what it really cost (-1 for as much as is held), packed as they are read below; the
 -- limits and other slots of the record, as they must be. The reply is that of the script for any
--- hold; X where that is needed for other limits or other numbers, and nothing was changed; Y where it was settled and is
+-- hold; X where that is needed for other limits or other numbers, or after a reset, and nothing was changed; Y where it was settled and is
 -- to be asked what there is now, since a clock has stepped back.
 
 local record = call('GET', KEYS[1])
@@ -17,7 +17,8 @@ local mode, limits_end = settled == 1 and PEEK or HIT, at + #ARGV[2]
 local values = call('HMGET', key, '+', FIELDS)
 local later_us = lease_end
 if settled_us > lease_end then later_us = settled_us end
-if not values[1] or sub(values[1], 1, 8) ~= epoch or now_us >= later_us + remember_us then return 'U' end
+if not values[1] or now_us >= later_us + remember_us then return 'U' end
+if sub(values[1], 1, 8) ~= epoch then return 'X' end -- something was reset since
 local outcome, told_now, held_in_all, change_in_all, longest_s = 'S', true, 0, 0, 0
 local answer_at = limits_end + parted * PART_SIZE
 if settled == 1 then
@@ -94,7 +95,7 @@ if outcome ~= 'A' and now_us > lease_end then -- else it is kept for long enough
   local _, until_s = unpack('<c8I4', values[1])
   if until_s < server_s + seconds then
     until_s = math.min(math.ceil(server_s + seconds * 1.125), 4294967295)
-    call('HSET', key, '+', pack('<c8I4', epoch, until_s))
+    call('HSET', key, '+', pack('<c8I4', epoch, until_s) .. sub(values[1], 13))
     if until_s > longest_s then longest_s = until_s end
   end
 end

@@ -270,7 +270,7 @@ if marked > (last and last > now and last or now) - period then
     value, copied = sub(value, start + 1, length), 0
   end
   length, start, fetched = #value, 0, ''
-  if marked < offset then marked = offset end -- of a log that another algorithm or version wrote
+  if marked < offset then marked = offset end -- all came at once since, see write_long
   if wide == 0 and used + change > 2147483647 then
     --@ include sliding_log.widen
   end
@@ -504,8 +504,8 @@ if counted ~= 0 then
   local dropped_us = (dropped * former_period + former_period - math.floor((former_period - 1) / count)) * former_unit_us
   local moment = now_us
   if period >= former_period * former_unit_us then moment = math.max(now_us, dropped_us - period) end
-  offset, wide = moment, (counted > 2147483647 or period > MOST_NARROW) and 1 or 0
-  value = pack(wide == 1 and '<I7I7' or '<I6I4', 0, counted)
+  offset, wide = moment - period, (counted > 2147483647 or period > MOST_NARROW) and 1 or 0 -- a hold may be older
+  value = pack(wide == 1 and '<I7I7' or '<I6I4', period, counted)
   length = #value
 end
 

@@ -1,0 +1,42 @@
+"""A hold of a Python table that is asked for again under its id: whether it is the same, and what was answered first.
+
+Its limits may be in another order, as where a policy was written anew: they are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.decision import NamedLimit, Reading
+from headgate.errors import ConflictingId
+from headgate.stores.python_holds import HoldRecord, StateKey
+
+
+def check_same(
+    record: HoldRecord,
+    limits: Sequence[NamedLimit],
+    names: Sequence[StateKey],
+    costs: tuple[int, ...],
+    *,
+    at_once: bool,
+) -> None:
+    """Raise ConflictingId where a hold was asked for with the id of another one."""
+    if record.at_once != at_once:
+        kinds = ("a hold", "a hit")
+        raise ConflictingId(f"this id is that of {kinds[record.at_once]}, and is now given to {kinds[at_once]}")
+    if record.costs != costs:
+        raise ConflictingId(f"this id was given with cost {shown(record.costs)}, and is now given with {shown(costs)}")
+    if {limit.name for limit in record.limits} != set(names):
+        scopes = {limit.definition.scope for limit in record.limits}
+        other = "limits" if scopes != {limit.scope for limit in limits} else "keys"
+        raise ConflictingId(f"this id was given with other {other}; what is new needs an id of its own")
+
+
+def readings_again(record: HoldRecord, names: Sequence[StateKey]) -> tuple[Reading, ...]:
+    """What was answered first of these limits, all of the hold's, in their order."""
+    told = {limit.name: reading for limit, reading in zip(record.limits, record.readings, strict=True)}
+    return tuple([told[name] for name in names])
+
+
+def shown(costs: tuple[int, ...]) -> str:
+    return str(costs[0] if len(costs) == 1 else costs)
