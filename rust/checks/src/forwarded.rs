@@ -42,7 +42,7 @@ impl<'a> Forwarded<'a> {
     pub fn new(check: &Check<'a>, rest: &'a str, names: &'a Names) -> Result<Self, LeftToPython> {
         let headers = check.headers;
         names.check_spellings(headers, &OWN)?;
-        // One look at all names takes less than to look for each of these, of which most are not there.
+        // To compare the names that are there takes less than to hash each of these, of which most are not.
         let there = OWN.iter().filter(|own| headers.keys().any(|name| name == *own)).collect();
         let method = match said(headers, &there, &[FORWARDED_METHOD, ORIGINAL_METHOD])? {
             Some(method) => method,

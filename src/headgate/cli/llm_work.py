@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import inspect
 import os
-import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -18,8 +17,6 @@ import click
 
 from headgate.cli import options
 from headgate.errors import ConfigError
-
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,59}")
 
 
 @click.command()
@@ -117,12 +114,12 @@ async def _handler(how: dict[str, Any]) -> AsyncIterator[Any]:
     if how["provider"] is None:
         yield _function(how["handler"])
         return
+    from headgate.llm.key_variables import may_be_shown
     from headgate.llm.queue.provider import HttpProvider
 
     key = os.environ.get(how["key_from"], "")
     if how["key_from"] and not key:
-        named = _VARIABLE.fullmatch(how["key_from"])  # what is not may be the key itself
-        name = how["key_from"] if named else "variable of the name that --key-from gives"
+        name = how["key_from"] if may_be_shown(how["key_from"]) else "variable of the name that --key-from gives"
         raise ConfigError(f"the environment has no {name}, which was to hold the provider's key")
     async with HttpProvider(how["provider"], key, timeout=how["timeout"]) as provider:
         yield provider

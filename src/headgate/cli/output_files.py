@@ -1,4 +1,4 @@
-"""The files that commands write reports to. A report replaces an older one, and nothing else that is there."""
+"""The files that commands write reports to. A page replaces an older page alone, and no report replaces books."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from headgate.errors import ConfigError
 from headgate.llm.dialects.paths import DIALECTS, Dialect
+from headgate.llm.key_variables import may_be_shown
 from headgate.policy.problems import PolicyError, Problem, shown
 from headgate.policy.yaml_source import Document, read_document, unusable_texts
 
@@ -24,7 +25,6 @@ _FIELDS = (
 _NEEDED = ("name", "base_url")
 _AUTHS = ("bearer", "x-api-key", "api-key", "none")
 _LONGEST_S = 86_400
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,59}")
 _FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _NOT_OURS = ("authorization", "x-api-key", "api-key", "host", "content-length", "transfer-encoding", "connection")
 
@@ -206,7 +206,7 @@ class _Reader:
         elif variable:
             key = os.environ.get(variable, "").strip()
             if not key:
-                named = _VARIABLE.fullmatch(variable)  # what is not may be the key itself
+                named = may_be_shown(variable)
                 what = "is the name of a variable, such as OPENAI_API_KEY, and no key; there is no such variable"
                 self._wrong("api_key_env", f"the variable {shown(variable)} is not set" if named else what)
             return self._sendable("api_key_env", key)

@@ -46,17 +46,17 @@ class FieldNames:
     """
 
     def __init__(self, told: Mapping[str, str], *, needs_client: bool, units: Mapping[str, str] = {}) -> None:
-        self.told = {role: name for role, name in told.items() if role != "cost"}
+        self._told = {role: name for role, name in told.items() if role != "cost"}
         self.costs = CostFields(units or ({PLAIN: told["cost"]} if "cost" in told else {}))
         self.needed = ("time", "client") if needs_client else ("time",)
-        self.absent = dict(self.told)
+        self.absent = dict(self._told)
 
     def resolve(self, there: Iterable[str]) -> dict[str, str]:
         """The log's own names for time, client, method, path, request and host, as far as it has them."""
         by_lower = {name.lower(): name for name in reversed(list(there))}
         resolved = {}
         for role, usual in KNOWN_NAMES.items():
-            wanted = (self.told[role],) if role in self.told else usual
+            wanted = (self._told[role],) if role in self._told else usual
             name = next((by_lower[one.lower()] for one in wanted if one.lower() in by_lower), None)
             if name is not None:
                 resolved[role] = name
@@ -123,10 +123,9 @@ def row_reader(
     columns: Sequence[str], names: FieldNames, read_time: TimeReader, headers: Mapping[str, str]
 ) -> Callable[[Sequence[str]], Entry]:
     """A reader of rows under these columns; raises Unreadable where time, client or a told field have no column."""
-    for role, field in names.told.items():
-        if field.lower() not in (name.lower() for name in columns):
-            raise Unreadable(f"no column is named {field!r} for the {role}: there are {_named(columns)}")
     resolved = names.resolve(columns)
+    for role, field in names.absent.items():
+        raise Unreadable(f"no column is named {field!r} for the {role}: there are {_named(columns)}")
     if "client" not in resolved:  # in tables a host is the client, in JSON it is the server
         resolved.update(("client", name) for name in columns if name.lower() == "host")
     for role in names.needed:
