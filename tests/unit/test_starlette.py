@@ -154,7 +154,8 @@ def test_requests_leave_nothing_for_the_garbage_collector(limits: Limits) -> Non
     asyncio.run(garbage(limited))  # what is made once
     gc.disable()
     try:
-        assert asyncio.run(garbage(limited)) <= asyncio.run(garbage(one(read))) + 50
+        # What each request leaves is there in each round; what other threads of the process drop is not.
+        assert min(asyncio.run(garbage(limited)) for _ in range(5)) <= 50
     finally:
         gc.enable()
 
