@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from headgate import limit_text
-from subjects import CORES, HOLDING, KINDS
+from subjects import CORES, HOLDING, KINDS, deciding
 
 pytest_plugins = ["redis_fixtures", "fronts"]
 
@@ -25,10 +25,14 @@ LONGEST = (
 )
 """Files of integration tests that take longest, the longest first."""
 
-settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
+settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=15)
 settings.register_profile(
-    "mutants", parent=settings.get_profile("short"), phases=[Phase.explicit, Phase.generate], print_blob=False
+    "mutants",
+    parent=settings.get_profile("ci"),
+    max_examples=30,
+    phases=[Phase.explicit, Phase.generate],
+    print_blob=False,
 )
 settings.register_profile(
     "long", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -43,10 +47,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """
     if "core" in metafunc.fixturenames:
         metafunc.parametrize("core", CORES)
+    is_law = metafunc.definition.path.parent.name == "laws"
     if "store_kind" in metafunc.fixturenames:
-        metafunc.parametrize("store_kind", KINDS)
+        metafunc.parametrize("store_kind", deciding(KINDS) if is_law else KINDS)
     if "holding_kind" in metafunc.fixturenames:
-        metafunc.parametrize("holding_kind", HOLDING)
+        metafunc.parametrize("holding_kind", deciding(HOLDING) if is_law else HOLDING)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -55,6 +55,12 @@ GUARDED = ("guarded",) if "redis" in REDIS else ()
 HOLDING = (*CORES, *ZONES, *REDIS, *GUARDED)
 """Where what is settled later can be held."""
 
+
+def deciding(kinds: tuple[str, ...]) -> list[str]:
+    """Those of these kinds that decide each in a way of its own: sentinels only say which single Redis is asked."""
+    return [kind for kind in kinds if kind != "sentinel"]
+
+
 _NUMBERS = count()
 START_US = 1_800_000_000_000_000
 

@@ -15,11 +15,11 @@ from headgate.limits import Limit, SlidingLog, SlidingWindow
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
 from strategies import ONE_OF_A_KIND, history_of
-from subjects import KINDS, START_US, make_limiter, numbers
+from subjects import KINDS, START_US, deciding, make_limiter, numbers
 
 KINDS_OF_WINDOW = (SlidingLog, SlidingWindow)
 
-each_store = pytest.mark.parametrize("store", KINDS)
+each_store = pytest.mark.parametrize("store", deciding(KINDS))
 
 
 def left(limiter: Limiter) -> int:
