@@ -37,6 +37,7 @@ test: test-native test-pythons test-python ## Run all tests, on every Python tha
 test-python-ready: install
 	@scripts/system-packages test
 	@scripts/older-fastapi $(BIN)/python
+	@scripts/envoy $(BIN)/python
 
 test-pythons-ready: install
 	@scripts/system-packages test

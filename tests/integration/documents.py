@@ -10,7 +10,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 RUN = ("python", "yaml", "console")
-"""Blocks of these languages are run; `sh` is for what does not end, other languages for other programs."""
+"""Blocks of these languages are run."""
+
+NOT_RUN = ("sh", "text", "json", "ini", "nginx", "caddy", "http", "haproxy", "lua", "envoy", "toml")
+"""`sh` is for what does not end, the others are for other programs."""
 
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 

@@ -6,6 +6,7 @@ import http.server
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,9 +24,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("front")]
 POLICY = """
 version: 1
 client_ip: {header: X-Forwarded-For, trusted_proxies: [127.0.0.0/8]}
+identities:
+  key: {header: X-API-Key}
 rules:
   - {name: login, match: {method: POST, path: /api/login}, by: [ip], limits: 3/minute log}
+  - {name: key, match: {path: /export}, by: [key], limits: 2/minute log}
+  - {name: never, match: {path: /heavy}, by: [ip], limits: 0/minute log}
 """
+GATEWAYS = ("nginx", "caddy", "haproxy", "envoy")
 
 
 class Upstream(http.server.BaseHTTPRequestHandler):
@@ -72,8 +78,12 @@ def free_port() -> int:
 def shown(language: str, service: RunningService, upstream: int) -> str:
     """The configuration as the page shows it, for the ports of this test."""
     [block] = [block for block in blocks(ROOT / "docs" / "service.md") if block.language == language]
-    address = service.url.removeprefix("http://")
-    return block.text.replace("127.0.0.1:8080", address).replace("127.0.0.1:9000", f"127.0.0.1:{upstream}")
+    port = service.url.rpartition(":")[2]
+    text = block.text
+    for written, used in (("8080", port), ("9000", str(upstream))):
+        text = text.replace(f"127.0.0.1:{written}", f"127.0.0.1:{used}")
+        text = text.replace(f"port_value: {written}", f"port_value: {used}")
+    return text
 
 
 @contextmanager
@@ -138,7 +148,34 @@ def caddy(tmp_path: Path, service: RunningService, upstream: int) -> Iterator[st
         yield url
 
 
-@pytest.mark.parametrize("gateway", ["nginx", "caddy"])
+@pytest.fixture
+def haproxy(tmp_path: Path, service: RunningService, upstream: int) -> Iterator[str]:
+    binary = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+    assert binary, "haproxy is not here: run scripts/system-packages test"
+    port = free_port()
+    (tmp_path / "headgate.lua").write_text(shown("lua", service, upstream))
+    configuration = shown("haproxy", service, upstream).replace("bind :80\n", f"bind 127.0.0.1:{port}\n")
+    (tmp_path / "haproxy.cfg").write_text(configuration)
+    with running([binary, "-db", "-f", str(tmp_path / "haproxy.cfg")], port, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def envoy(tmp_path: Path, service: RunningService, upstream: int) -> Iterator[str]:
+    [*_, binary] = [None, *Path(sys.prefix).glob("envoy-*/envoy/_bin/envoy")]
+    assert binary, "envoy is not here: run scripts/envoy"
+    port = free_port()
+    configuration = shown("envoy", service, upstream)
+    configuration = configuration.replace(
+        "address: 0.0.0.0, port_value: 80}", f"address: 127.0.0.1, port_value: {port}}}"
+    )
+    (tmp_path / "envoy.yaml").write_text(configuration)
+    options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "critical"]
+    with running([str(binary), "-c", str(tmp_path / "envoy.yaml"), *options], port, tmp_path) as url:
+        yield url
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
 def test_the_shown_configuration_lets_through_the_limit_and_refuses_the_rest(
     request: pytest.FixtureRequest, gateway: str, service: RunningService
 ) -> None:
@@ -159,7 +196,37 @@ def test_the_shown_configuration_lets_through_the_limit_and_refuses_the_rest(
     assert 'headgate_decisions_total{result="refused",rule="login"} 3.0' in metrics
 
 
-@pytest.mark.parametrize("gateway", ["nginx", "caddy"])
+@pytest.mark.parametrize("gateway", ["haproxy", "envoy"])
+def test_what_the_policy_counts_by_reaches_it_and_what_can_never_pass_has_no_retry_after(
+    request: pytest.FixtureRequest, gateway: str
+) -> None:
+    url = request.getfixturevalue(gateway)
+    with httpx.Client(base_url=url, timeout=10) as client:
+        for key in ("ann", "bob"):
+            answers = [client.get("/export", headers={"X-API-Key": key}) for _ in range(3)]
+            assert [answer.status_code for answer in answers] == [200, 200, 429]
+            assert [answer.headers["RateLimit"][:11] for answer in answers] == [
+                '"key";r=1;t',
+                '"key";r=0;t',
+                '"key";r=0;t',
+            ]
+        refused = client.get("/heavy")
+        assert (refused.status_code, "Retry-After" in refused.headers) == (429, False)
+        assert refused.json()["violated-policies"] == ["never"]
+        assert "RateLimit" not in client.get("/").headers
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
+def test_a_service_that_is_gone_is_what_the_page_says(
+    request: pytest.FixtureRequest, gateway: str, service: RunningService
+) -> None:
+    url = request.getfixturevalue(gateway)
+    service.stop()
+    status = {"nginx": 500, "caddy": 502, "haproxy": 503, "envoy": 503}[gateway]
+    assert httpx.post(f"{url}/api/login", timeout=10).status_code == status
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
 def test_no_spelling_of_a_forwarding_header_makes_a_client_another(
     request: pytest.FixtureRequest, gateway: str, service: RunningService
 ) -> None:
