@@ -20,12 +20,18 @@ Cost = Amount | Mapping[str, Amount]
 
 
 class Counted:
-    """The units that a limiter's limits count, in the order of their groups."""
+    """The units that a limiter's limits count. `written` are they in the order of the limits."""
 
-    __slots__ = ("_one", "_requests", "is_plain", "units")
+    __slots__ = ("_one", "_places", "_requests", "is_plain", "units", "written")
 
-    def __init__(self, units: Sequence[str]) -> None:
-        self.units = tuple(units)
+    def __init__(self, written: Sequence[str]) -> None:
+        self.written = tuple(written)
+        self.units = tuple(sorted(self.written))
+        """The unit of each group, as `groups_of` the limits tells."""
+
+        self._places = tuple(map(self.units.index, self.written))
+        """The group of each unit as it is written."""
+
         self._one = self.units[0] if len(self.units) == 1 else ""
         """The only unit."""
 
@@ -43,7 +49,7 @@ class Counted:
             return self._of_number(cost)
         if isinstance(cost, ReadCosts):
             return self._of_read(cost)
-        given = read_units(cost, self.units)
+        given = read_units(cost, self.written)
         if self._one:
             return (given[self._one] if given else read_amount(1, self._one),)
         return tuple([given.get(unit, 1 if unit == REQUESTS else 0) for unit in self.units])
@@ -52,7 +58,7 @@ class Counted:
         """`read` of a part of a cost, as what is given back: all that it does not name is 0."""
         if not isinstance(cost, Mapping):
             return self._of_number(cost)
-        return self._of_read(cost if isinstance(cost, ReadCosts) else read_units(cost, self.units))
+        return self._of_read(cost if isinstance(cost, ReadCosts) else read_units(cost, self.written))
 
     def read_settled(self, cost: object, charged: Sequence[int]) -> tuple[int, ...]:
         """`read` of what counts in the end: of what it does not name as much as was charged."""
@@ -68,7 +74,7 @@ class Counted:
                     ]
                 )
             )
-        given = read_units(cost, self.units)
+        given = read_units(cost, self.written)
         return tuple([given.get(unit, before) for unit, before in zip(self.units, charged, strict=True)])
 
     def read_actuals(self, actual: object) -> tuple[int | None, ...]:
@@ -84,12 +90,21 @@ class Counted:
                 if self._one
                 else tuple([now if unit == REQUESTS else None for unit, now in zip(self.units, own, strict=True)])
             )
-        given = actual if isinstance(actual, ReadCosts) else read_units(actual, self.units)
+        given = actual if isinstance(actual, ReadCosts) else read_units(actual, self.written)
         return tuple([given.get(unit) for unit in self.units])
 
     def as_read(self, costs: Sequence[int]) -> Cost:
         """A cost of each group as a limiter takes it."""
         return costs[0] if self.is_plain else ReadCosts(zip(self.units, costs, strict=True))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the units are written in the order of their groups."""
+        return self.units == self.written
+
+    def as_written(self, amounts: tuple[int, ...]) -> tuple[int, ...]:
+        """An amount of each group in the order in which the units are written; those of other groups as they are."""
+        return tuple([amounts[place] for place in self._places]) if len(amounts) == len(self.units) else amounts
 
     def _of_read(self, cost: Mapping[str, int]) -> tuple[int, ...]:
         return tuple([cost.get(unit, 0) for unit in self.units])
@@ -99,8 +114,8 @@ class Counted:
             return (read_amount(cost, self._one),)
         if self._requests is None:
             raise ArgumentError(
-                f"these limits count {' and '.join(self.units)}: a cost says how much of each, "
-                f'such as {{"{self.units[0]}": 1}}'
+                f"these limits count {' and '.join(self.written)}: a cost says how much of each, "
+                f'such as {{"{self.written[0]}": 1}}'
             )
         costs = [0] * len(self.units)
         costs[self._requests] = check_cost(cost)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate import core
 from headgate.amounts import REQUESTS, amount_text
-from headgate.limits import Limit, units_of
+from headgate.limits import Limit, groups_of
 
 DEGRADED = ("", "local", "open", "closed")
 """What decided where the store did not: an in-process limiter, or the configured choice to pass or refuse."""
@@ -52,10 +52,10 @@ def name_limits(
     """Limits where they are used, each with a scope and a name of its own.
 
     A scope names the unit unless that is requests, the family of the algorithm, and which of these it is, not the
-    numbers. One limit has the name `name`; of several, each adds its period: "search.second", "search.hour". One
-    that does not count requests adds its unit before that: "search.tokens.hour". `group` is that of the first unit.
+    numbers. One limit has the name `name`; of several, each adds its period: "search.second", "search.hour". One that
+    does not count requests adds its unit before that: "search.tokens.hour". `group` is that of the first unit by name.
     """
-    units = units_of(limits)
+    units = groups_of(limits)
     families: Counter[tuple[str, str]] = Counter()
     names: Counter[str] = Counter()
     named = []

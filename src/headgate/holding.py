@@ -95,8 +95,9 @@ class Settlement:
     """The answer to `commit`.
 
     `outcome` is "settled", "already settled" or "unknown". `actuals` has for each group the units that count: those
-    of the first settling, whatever a later one says; None for "unknown". `after` has the numbers of each limit at
-    this moment, in the order of the limits; none for "unknown".
+    of the first settling, whatever a later one says; None for "unknown". A limiter tells them in the order in which its
+    limits write their units. `after` has the numbers of each limit at this moment, in the order of the limits; none for
+    "unknown".
 
     `degraded` is "" where the store settled it. "local": the hold was made in this process in place of the store, and
     was settled there. "later": the store does not answer; the settlement is kept and sent to it as soon as it does, and

@@ -22,7 +22,11 @@ log = logging.getLogger("headgate")
 
 
 class CountedHolds:
-    """Settles holds of limits by the units that they count: amounts are given as costs are."""
+    """Settles holds of limits by the units that they count: amounts are given as costs are, and told as written.
+
+    A store tells amounts apart by their groups alone. What is the same for all of them, as much as is held or nothing,
+    is asked as one amount: so it settles and extends holds of whatever units.
+    """
 
     __slots__ = ("_bound", "_counted")
 
@@ -32,17 +36,36 @@ class CountedHolds:
 
     def commit(self, whole_id: str, actual: Cost | None = None) -> Any:
         """See `BoundLimits.commit`; of what a mapping does not name counts as much as is held."""
-        own = actual if self._is_a_number(actual) else self._counted.read_actuals(actual)
-        return self._bound.commit(whole_id, own)
+        is_one = actual is None or _is_nothing(actual) or self._is_a_number(actual)
+        settlement = self._bound.commit(whole_id, actual if is_one else self._counted.read_actuals(actual))
+        if self._counted.in_order:
+            return settlement
+        if type(settlement) is not Settlement and hasattr(settlement, "__await__"):
+            return self._written_later(settlement)
+        return self._written(settlement)
 
     def extend(self, whole_id: str, lease_us: int, more: Sequence[Cost]) -> Any:
         """See `BoundLimits.extend`; of what a mapping does not name nothing is added."""
-        own = more if self._is_a_number(more[0]) else self._counted.read_part(more[0])
-        return self._bound.extend(whole_id, lease_us, own)
+        is_one = _is_nothing(more[0]) or self._is_a_number(more[0])
+        return self._bound.extend(whole_id, lease_us, more if is_one else self._counted.read_part(more[0]))
 
     def _is_a_number(self, amount: object) -> bool:
         """Whether an amount is one of the only unit already, or is refused as none where it is settled."""
         return self._counted.is_plain and not isinstance(amount, Mapping)
+
+    async def _written_later(self, settling: Awaitable[Settlement]) -> Settlement:
+        return self._written(await settling)
+
+    def _written(self, settlement: Settlement) -> Settlement:
+        """A settlement with its amounts in the order in which the limits write their units."""
+        if settlement.actuals is None:
+            return settlement
+        actuals = self._counted.as_written(settlement.actuals)
+        return Settlement(settlement.outcome, actuals, settlement.after, settlement.degraded)
+
+
+def _is_nothing(amount: object) -> bool:
+    return type(amount) is int and amount == 0
 
 
 class _Held:

@@ -98,6 +98,14 @@ def units_of(limits: Iterable[Limit]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(limit.of for limit in limits))
 
 
+def groups_of(limits: Iterable[Limit]) -> tuple[str, ...]:
+    """The unit of each group that limits of one key are decided in: by name, in whatever order the limits are written.
+
+    A store remembers of a hold an amount for each group, and no units: limiters that settle it have to agree on them.
+    """
+    return tuple(sorted({limit.of for limit in limits}))
+
+
 def count_text(count: int, of: str) -> str:
     """A number of a limit as it is written before a rate: `100`, `900 tokens`."""
     number = number_text(count, of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headgate.algorithms.leases import AskedLeases, Lease
@@ -129,7 +130,7 @@ class HoldingTable(PythonTable):
             now = {limit.scope: limit for limit in asked}
             limits = [limit.definition for limit in record.limits]
             if all(scope in now for scope in own):
-                limits = [now[scope] for scope in own]  # as they are now
+                limits = [replace(now[limit.scope], group=limit.group) for limit in limits]  # as they are now
             decision = self._extend(record, limits, now_us + lease_us, amounts, now_us)
             outcome: Any = "extended" if decision.allowed else "refused"
             told = None
