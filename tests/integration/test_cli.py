@@ -236,6 +236,30 @@ def test_a_log_of_which_nothing_can_be_read_is_a_failure(tmp_path: Path) -> None
     )
 
 
+def test_of_several_logs_the_one_of_which_nothing_can_be_read_is_named(log: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"a": 1}\n' * 9)
+    third = tmp_path / "third.json"
+    third.write_text('{"b": 1}\n')
+    told = run_headgate("replay", str(other), str(log), str(third), "--policy", SHOP)
+    assert (told.returncode, "12 requests" in told.stdout) == (1, True)
+    assert f"headgate: {other}: no line could be read" in told.stderr
+    assert told.stderr.endswith(f"; the first is line 1: it has no time; nor of {third}\n")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"time,client\n", gzip.compress(b"", mtime=0)])
+def test_a_log_without_a_request_is_told(log: Path, tmp_path: Path, content: bytes) -> None:
+    empty = tmp_path / "empty.log"
+    empty.write_bytes(content)
+    for others in ([], [str(log)]):
+        told = run_headgate("replay", str(empty), *others, "--policy", SHOP)
+        assert told.returncode == 0
+        assert told.stderr.startswith(
+            f"{empty}: there is no request in it: no lines, or none but blank ones and names of columns\n"
+        )
+        assert "could be read" not in told.stdout
+
+
 def test_replay_judges_a_stretch_of_time(log: Path) -> None:
     local = ["--from", "2015-05-17 12:05:03", "--to", "2015-05-17 12:05:08", "--timezone", "Europe/Zurich"]
     for more in (["--from", "2015-05-17T10:05:03Z", "--to", "2015-05-17 12:05:08+02:00"], local):

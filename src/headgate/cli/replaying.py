@@ -83,14 +83,18 @@ def run_replay(
         click.echo("\n".join(outcome_lines(outcome, top, terminal.width())))
     if outcome.unread.damaged:
         raise ConfigError("the result is of a part of the logs: not all could be unpacked")
-    if outcome.first_us is None and outcome.unread.count and not outcome.outside:
-        raise ConfigError(_unreadable(format))
+    if nothing_read := list(outcome.unread.nothing_read.values()):
+        more = f"; nor of {', '.join(one.source for one in nothing_read[1:])}" if len(nothing_read) > 1 else ""
+        first = nothing_read[0]
+        raise ConfigError(
+            f"{first.source}: {_unreadable(format)}; the first is line {first.line}: {first.reason}{more}"
+        )
 
 
 def _unreadable(format: Format) -> str:
     """What to try where no line of a log could be read."""
     if format == "auto":
-        return "no line could be read: the format was taken for the one that fits best; --format says another"
+        return "no line could be read: the format was taken for the one that fits best, and --format says another"
     others = ", ".join(name for name in FORMATS if name not in ("auto", format))
     named = "" if format == "common" else ", and --field which field is the time, the client or the path"
     return f"no line could be read as {format}: --format auto looks for what fits, of {others} too{named}"
