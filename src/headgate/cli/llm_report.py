@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from headgate import clock
-from headgate.cli.output_files import report_file
+from headgate.cli.output_files import report_file, write_report
 from headgate.errors import ArgumentError, ConfigError
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def report(
     if output is None:
         click.echo(text, nl=False, color=True)  # what a caller is named stays as it is, in CSV too
     else:
-        output.write_text(text, encoding="utf-8", newline="")
-        click.echo(f"report in {output}", err=True)
+        write_report(output, text)
     _end_with(faults)
 
 

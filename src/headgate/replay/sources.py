@@ -68,9 +68,14 @@ class Log:
     def entries(self, tally: Tally, progress: Callable[[int], None]) -> Iterator[Block]:
         """The entries in blocks, in the order of the file; what cannot be read is counted."""
         read = 0
-        for block in self._entries(tally, progress):
-            read = read or len(block)
-            yield block
+        try:
+            for block in self._entries(tally, progress):
+                read = read or len(block)
+                yield block
+        except OSError as error:
+            if error.filename is None:
+                error.filename = self.name
+            raise
         if not read:
             tally.add_unused(self.name)
 
