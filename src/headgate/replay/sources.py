@@ -73,8 +73,7 @@ class Log:
                 read = read or len(block)
                 yield block
         except OSError as error:
-            if error.filename is None:
-                error.filename = self.name
+            error.filename = error.filename or self.name
             raise
         if not read:
             tally.add_unused(self.name)
