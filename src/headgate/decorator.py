@@ -63,6 +63,8 @@ class CallLimit:
         """A call limit, or the error of what cannot be meant."""
         if key is not None and not callable(key):
             encode_key(key)
+        if is_being_decorated(key):
+            raise ConfigError("limit is written with parentheses, @limiter.limit(), also where no key is given")
         if not callable(cost):
             counted.read(cost)
         if on_refusal not in ("raise", "wait") and not callable(on_refusal):
@@ -171,6 +173,23 @@ class CallLimit:
         named = called if hasattr(called, "__qualname__") else type(called)
         name = f"{named.__module__}.{named.__qualname__}"
         return replace(self, key=name)
+
+
+def is_being_decorated(function: object) -> bool:
+    """Whether what calls Headgate is about to define this function, below a decorator that was given nothing else.
+
+    So `@limit` is told from `limit(function)`: the function's code is part of that of the caller, which is at one of
+    the function's lines. It cannot be told of a function that another decorator has replaced without `functools.wraps`.
+    """
+    code = inspect.unwrap(function).__code__ if inspect.isfunction(function) else None
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "headgate":
+        frame = frame.f_back
+    if code is None or frame is None or code.co_name == "<lambda>":
+        return False
+    lines = [line for _, _, line in code.co_lines() if line is not None]
+    is_its_own = any(code is constant for constant in frame.f_code.co_consts)
+    return is_its_own and code.co_firstlineno <= frame.f_lineno <= max(lines)
 
 
 def is_coroutine_function(function: Callable[..., object]) -> bool:

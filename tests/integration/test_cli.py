@@ -236,6 +236,30 @@ def test_a_log_of_which_nothing_can_be_read_is_a_failure(tmp_path: Path) -> None
     )
 
 
+def test_of_several_logs_the_one_of_which_nothing_can_be_read_is_named(log: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text('{"a": 1}\n' * 9)
+    third = tmp_path / "third.json"
+    third.write_text('{"b": 1}\n')
+    told = run_headgate("replay", str(other), str(log), str(third), "--policy", SHOP)
+    assert (told.returncode, "12 requests" in told.stdout) == (1, True)
+    assert f"headgate: {other}: no line could be read" in told.stderr
+    assert told.stderr.endswith(f"; the first is line 1: it has no time; nor of {third}\n")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"time,client\n", gzip.compress(b"", mtime=0)])
+def test_a_log_without_a_request_is_told(log: Path, tmp_path: Path, content: bytes) -> None:
+    empty = tmp_path / "empty.log"
+    empty.write_bytes(content)
+    for others in ([], [str(log)]):
+        told = run_headgate("replay", str(empty), *others, "--policy", SHOP)
+        assert told.returncode == 0
+        assert told.stderr.startswith(
+            f"{empty}: there is no request in it: no lines, or none but blank ones and names of columns\n"
+        )
+        assert "could be read" not in told.stdout
+
+
 def test_replay_judges_a_stretch_of_time(log: Path) -> None:
     local = ["--from", "2015-05-17 12:05:03", "--to", "2015-05-17 12:05:08", "--timezone", "Europe/Zurich"]
     for more in (["--from", "2015-05-17T10:05:03Z", "--to", "2015-05-17 12:05:08+02:00"], local):
@@ -358,6 +382,69 @@ def test_ctrl_c_is_an_exit_status_and_one_line(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=60)
     assert (process.returncode, told) == (130, "headgate: interrupted\n")
+
+
+def test_sigterm_leaves_no_copy_of_a_log_behind(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headgate", "replay", "-", "--policy", SHOP],
+        stdin=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert process.stdin is not None
+    with process.stdin as log:
+        log.write(LINE.format(1).encode() * 100_000)  # more than a pipe holds: the command copies it
+        log.flush()
+        assert list(tmp_path.iterdir())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "replay --help", "info", "replay {log} --policy {shop}"])
+def test_a_full_disk_is_a_message(log: Path, arguments: str) -> None:
+    command = arguments.format(log=log, shop=SHOP).split()
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "headgate", *command],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.endswith("headgate: No space left on device\n")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_report_that_cannot_be_written_is_told_by_its_name_and_results_are_printed(log: Path) -> None:
+    told = run_headgate("replay", str(log), "--policy", SHOP, "--json", "--report", "/dev/full")
+    assert (told.returncode, json.loads(told.stdout)["requests"]) == (1, 12)
+    assert told.stderr.endswith("headgate: /dev/full: No space left on device\n")
+
+
+def test_a_folder_is_no_report_and_no_time_zone(log: Path, tmp_path: Path) -> None:
+    told = run_headgate("replay", str(log), "--policy", SHOP, "--report", str(tmp_path))
+    assert (told.returncode, told.stdout) == (2, "")
+    assert f"{tmp_path} is a directory: name a file in it" in told.stderr
+    for zone in ("Europe", "x" * 5000):
+        told = run_headgate("replay", str(log), "--policy", SHOP, "--timezone", zone)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert f"no time zone is named {zone[:60]!r}" in told.stderr
+
+
+def test_a_log_that_fails_while_it_is_read_is_told_by_its_name() -> None:
+    told = run_headgate("replay", "/proc/self/mem", "--policy", SHOP)
+    assert (told.returncode, told.stderr) == (1, "headgate: /proc/self/mem: Input/output error\n")
+
+
+def test_messages_hold_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
+    log = tmp_path / "a\x07.csv"
+    log.write_text("a\x07\x9b31mb,c\n1,2\n")
+    budget = str(Path(SHOP).with_name("llm-budget.yaml"))
+    for command in (
+        ["replay", str(log), "--policy", SHOP, "--format", "csv"],
+        ["llm", "replay", budget, str(log), "--model", "gpt-5"],
+        ["replay", str(tmp_path / "none\x07"), "--policy", SHOP],
+    ):
+        told = run_headgate(*command)
+        assert (told.returncode, told.stdout) == (1, "")
+        assert told.stderr.startswith("headgate: ") and told.stderr[:-1].isprintable()
 
 
 def test_what_a_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.integration
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 SERVICE = "127.0.0.1:8080"
 REDIS = "127.0.0.1:6379"
+SHARED_MEMORY = "/dev/shm/"
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
@@ -36,13 +37,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _zones_go() -> Iterator[None]:
-    """What examples made in shared memory is gone at the end; what was there before stays."""
-    named = {Path(zone) for page in PAGES for zone in re.findall(r"/dev/shm/[\w.-]+", page.read_text())}
-    before = {zone for zone in named if zone.exists()}
-    yield
-    for zone in named - before:
+@pytest.fixture
+def zones() -> Iterator[str]:
+    """What stands for SHARED_MEMORY in one test: its zones are its own, and go with it."""
+    prefix = f"{SHARED_MEMORY}docs-{os.getpid()}-"
+    yield prefix
+    for zone in Path(SHARED_MEMORY).glob(f"{Path(prefix).name}*"):
         zone.unlink(missing_ok=True)
 
 
@@ -56,13 +56,17 @@ def of_language(page: Path, language: str) -> list[Block]:
     return [block for block in blocks(page) if block.language == language]
 
 
-def test_python_examples_run(page: Path, place: Path) -> None:
+def test_python_examples_run(page: Path, place: Path, zones: str) -> None:
+    run_examples(page, place, zones)
+
+
+def run_examples(page: Path, place: Path, zones: str) -> None:
     examples = of_language(page, "python")
     # One program a page, each example where it stands in its page, so that a traceback names its line.
     program = ["import pathlib"]
     for block in examples:
         program.append(f"exec(compile('\\n' * {block.line - 1} + {block.text!r}, {str(page)!r}, 'exec'))")
-    with redis_for("\n".join(program)) as text:
+    with redis_for("\n".join(program).replace(SHARED_MEMORY, zones)) as text:
         told = subprocess.run(
             [sys.executable, "-W", "error", "-c", text],
             check=False,
@@ -89,12 +93,14 @@ def test_policies_have_no_problems(page: Path) -> None:
         parse_policy(block.text, source=f"{page.name}:{block.line}")
 
 
-def test_commands_print_what_the_page_says(page: Path, place: Path) -> None:
+def test_commands_print_what_the_page_says(page: Path, place: Path, zones: str) -> None:
     shown = [command for block in of_language(page, "console") for command in commands(block)]
+    if any(SHARED_MEMORY in command.command for command in shown):
+        run_examples(page, place, zones)  # they make the zones that commands look into
     with service_for(shown) as address:
         for command in shown:
             told = subprocess.run(
-                ["bash", "-c", command.command.replace(SERVICE, address)],
+                ["bash", "-c", command.command.replace(SERVICE, address).replace(SHARED_MEMORY, zones)],
                 check=False,
                 cwd=place,
                 stdout=subprocess.PIPE,
@@ -104,7 +110,7 @@ def test_commands_print_what_the_page_says(page: Path, place: Path) -> None:
                 env=environment(),
             )
             printed = "".join(f"{line.rstrip()}\n" for line in told.stdout.strip().splitlines())
-            printed = printed.replace(address, SERVICE)
+            printed = printed.replace(address, SERVICE).replace(zones, SHARED_MEMORY)
             assert says(command.output).fullmatch(printed), (
                 f"{page.name}:{command.line}: {command.command}\nprints\n{printed}\nnot\n{command.output}"
             )

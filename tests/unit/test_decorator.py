@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import pickle
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -235,7 +236,25 @@ def test_what_stands_in_the_wrong_order_is_refused_where_it_is_written(core: str
         limiter.limit("key")(ManualClock)
 
 
-def test_limit_without_its_parentheses_is_told_when_the_function_is_called(core: str) -> None:
+def test_limit_without_its_parentheses_is_told_where_it_is_written(core: str) -> None:
+    limiter = make_limiter(core, "1/hour", ManualClock())
+    with pytest.raises(ConfigError, match=re.escape("@limiter.limit()")):
+
+        @limiter.limit  # type: ignore[arg-type]
+        def charge(amount: int) -> None:
+            raise AssertionError("nobody asks")
+
+    def key(amount: int) -> str:
+        return str(amount)
+
+    @limiter.limit(key)
+    def other(amount: int) -> int:
+        return amount
+
+    assert other(5) == 5
+
+
+def test_limit_of_a_function_that_is_no_key_is_told_when_that_is_called(core: str) -> None:
     limiter = make_limiter(core, "1/hour", ManualClock())
     function: Any = lambda *amounts, **named: None  # noqa: E731
     charge: Any = limiter.limit(function)  # which is what @limiter.limit gives

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from threading import Event
+from threading import Event, Thread
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +25,7 @@ import django_configured  # noqa: F401 - what follows asks for its settings
 
 from asgiref.sync import iscoroutinefunction
 from django.conf.urls.i18n import i18n_patterns
+from django.core.cache import caches
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
@@ -44,6 +45,7 @@ from django.utils.asyncio import async_unsafe
 from django.utils.decorators import method_decorator
 from django.utils.functional import SimpleLazyObject
 from django.views import View
+from django.views.decorators.cache import cache_page
 from django.views.decorators.csrf import csrf_exempt
 
 from broken_store import NO_REDIS, BrokenStore
@@ -61,6 +63,7 @@ from headgate.integrations.django import (
     site,
     user,
 )
+from headgate.integrations.django.exchange import DjangoExchange
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list
@@ -240,6 +243,74 @@ def test_a_response_that_is_given_again_says_nothing_of_another_client(kind: str
             assert (left(answer), answer.text, answer.headers["X-Own"]) == (expected, "same", "1")
         told = [response.headers["RateLimit"].split(";")[1] for response in kept]
         assert told == ["r=2", "r=1", "r=2"], "what is on its way to a client stays as it is"
+
+
+def test_a_response_that_two_threads_give_at_once_is_told_apart() -> None:
+    same = HttpResponse("same", headers={"X-Own": "1"})
+    there, go_on, others = Event(), Event(), []
+
+    class Slow(DjangoExchange):
+        """One that is interrupted between looking at the response and telling on it."""
+
+        def tell(self, response: Any) -> None:
+            there.set()
+            assert go_on.wait(10)
+            super().tell(response)
+
+    def respond(exchange: DjangoExchange, client: str, response: HttpResponse) -> Any:
+        request = RequestFactory().get("/", REMOTE_ADDR=client)
+        enforcer = site().enforcer("3/minute", {"scope": "same"}, asynchronous=False)
+        exchange.judge(enforcer, DjangoRequest(request), "same")
+        return exchange.finish(request, response)
+
+    with override_settings(HEADGATE={}):
+        respond(DjangoExchange(), "203.0.113.9", HttpResponse("another"))
+        first = Thread(target=lambda: others.append(respond(Slow(), "203.0.113.9", same)))
+        first.start()
+        assert there.wait(10)
+        second = respond(DjangoExchange(), "203.0.113.10", same)
+        go_on.set()
+        first.join()
+    assert [response.headers["RateLimit"].split(";")[1] for response in (*others, second)] == ["r=1", "r=2"]
+    assert others[0].headers["X-Own"] == second.headers["X-Own"] == "1"
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_cache_above_a_limit_keeps_nothing_of_one_client(kind: str, colour: str) -> None:
+    cached = cache_page(60)(rate_limit("5/minute")(COLOURS[colour]))
+    with Site(kind, [path("", cached)]) as told:
+        caches["default"].clear()
+        first, second = told.ask(), told.ask(client="203.0.113.10")
+        assert left(first) == 4
+        assert not {"ratelimit", "ratelimit-policy"} & set(second.headers), "nothing counted it"
+        assert (second.text, second.headers["Cache-Control"]) == ("read", "max-age=60")
+
+
+def test_a_cache_below_a_limit_tells_each_client_what_is_its_own(kind: str) -> None:
+    calls = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        calls.append(request)
+        return HttpResponse("read")
+
+    with Site(kind, [path("", rate_limit("2/minute")(cache_page(60)(view)))]) as told:
+        caches["default"].clear()
+        asked = [told.ask(), told.ask(), told.ask(client="203.0.113.10")]
+        assert [left(answer) for answer in asked] == [1, 0, 1]
+        assert told.ask().status_code == 429
+        assert len(calls) == 1
+
+
+@pytest.mark.parametrize("limits", ["5/minute", "5/minute; 9 concurrent"])
+def test_a_cache_of_the_site_above_the_middleware_keeps_nothing_of_one_client(kind: str, limits: str) -> None:
+    cache = "django.middleware.cache"
+    above = [f"{cache}.UpdateCacheMiddleware", f"{cache}.FetchFromCacheMiddleware", MIDDLEWARE]
+    with Site(kind, [path("", read)], MIDDLEWARE=above, HEADGATE={"limits": limits}) as told:
+        caches["default"].clear()
+        first, second = told.ask(), told.ask(client="203.0.113.10")
+        assert (first.status_code, second.status_code, second.text) == (200, 200, "read")
+        assert "r=4" in first.headers["RateLimit"]
+        assert not {"ratelimit", "ratelimit-policy"} & set(second.headers)
 
 
 kept: list[Any] = []

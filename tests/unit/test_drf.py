@@ -18,10 +18,12 @@ import django_configured  # noqa: F401 - what follows asks for its settings
 
 # isort: split
 
+from django.core.cache import caches
 from django.core.handlers.wsgi import WSGIHandler
 from django.test import override_settings
 from django.urls import include, path
 from django.utils.decorators import method_decorator
+from django.views.decorators.cache import cache_page
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.decorators import api_view, throttle_classes
 from rest_framework.exceptions import NotFound
@@ -122,6 +124,15 @@ def test_a_throttle_counts_each_address_and_tells_what_remains(middleware: list[
         assert answers[3].headers.get_list("Retry-After") == ["60"]
         assert answers[3].json() == {"detail": "Request was throttled. Expected available in 60 seconds."}
         assert site.ask("/a", client="203.0.113.10").status_code == 200
+
+
+def test_a_cache_above_a_throttle_keeps_nothing_of_one_client(middleware: list[str]) -> None:
+    view = cache_page(60)(throttled(throttle("5/minute"), throttle("4/minute")))
+    with Site([path("", view)], MIDDLEWARE=middleware) as site:
+        caches["default"].clear()
+        first, second = site.ask(), site.ask(client="203.0.113.10")
+        assert (left(first), second.json()) == (3, "read")
+        assert not {"ratelimit", "ratelimit-policy"} & set(second.headers), "nothing counted it"
 
 
 def test_retry_after_is_true_to_the_second() -> None:

@@ -1,19 +1,27 @@
 """What is no limit is told where it is written, in every framework: what was given, and what would be right."""
 
+# mypy: disable-error-code="untyped-decorator"
+
 import re
 from collections.abc import Callable
 from typing import Any
 
 import flask
+import litestar
 import pytest
+from aiohttp import web
+from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
+import django_configured  # noqa: F401 - Django asks for its settings
 from asgi_asking import drive
 from headgate import ConfigError, TokenBucket
 from headgate.http import asgi, wsgi
 from headgate.integrations import aiohttp as for_aiohttp
+from headgate.integrations import django as for_django
 from headgate.integrations import fastapi as for_fastapi
 from headgate.integrations import flask as for_flask
 from headgate.integrations import litestar as for_litestar
@@ -76,7 +84,77 @@ def test_limits_of_every_kind_are_taken(make: Any) -> None:
         make(limits)
 
 
-def test_a_decorator_without_its_limit_is_told_at_the_first_request() -> None:
+ROUTES: dict[str, Callable[[Any], Any]] = {  # each gives what makes a view a route
+    "fastapi": lambda _: FastAPI().get("/"),
+    "starlette": lambda _: FastAPI().get("/"),
+    "flask": lambda _: flask.Flask("shop").get("/"),
+    "litestar": lambda _: litestar.get("/"),
+    "aiohttp": lambda _: web.RouteTableDef().get("/"),
+    "django": lambda _: csrf_exempt,
+}
+BARE: dict[str, Any] = {name: DECORATORS[name] for name in DECORATORS if name in ROUTES} | {
+    "django": for_django.rate_limit
+}
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_a_decorator_without_its_limit_is_told_where_it_is_written(name: str) -> None:
+    rate_limit, route = BARE[name], ROUTES[name](None)
+    told = re.escape(
+        {"fastapi": "Depends(rate_limit(", "litestar": "middleware=[rate_limit("}.get(name, "@rate_limit(")
+    )
+
+    with pytest.raises(ConfigError, match=told):
+
+        @rate_limit
+        @route
+        async def above(request: Any) -> str:
+            return "limited by nothing"
+
+    with pytest.raises(ConfigError, match=told):
+
+        @route
+        @rate_limit
+        async def below(request: Any) -> str:
+            return "limited by nothing"
+
+    with pytest.raises(ConfigError, match=told):
+
+        class View:
+            @rate_limit
+            def get(self, request: Any) -> str:
+                return "limited by nothing"
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_a_function_that_gives_limits_is_no_decorated_one(name: str) -> None:
+    rate_limit = BARE[name]
+
+    def plan(request: Any) -> str:
+        return "1/second"
+
+    rate_limit(plan)
+    [rate_limit(each) for each in (plan, lambda request: "1/second")]
+
+    def made(limits: Any) -> Any:  # a decorator of a program's own, which gives what it decorates as limits
+        return rate_limit(limits)
+
+    @made
+    def other(request: Any) -> str:
+        return "1/second"
+
+
+def test_a_decorator_of_litestar_with_its_limit_is_told_to_be_a_middleware() -> None:
+    limit = for_litestar.rate_limit("5/minute")
+    with pytest.raises(ConfigError, match=re.escape("middleware=[rate_limit(")):
+
+        @litestar.get("/")
+        @limit
+        async def read() -> str:
+            return "read"
+
+
+def test_a_decorator_that_is_given_a_view_is_told_at_the_first_request() -> None:
     async def read(request: Request) -> Any:
         raise AssertionError("nobody asks")
 

@@ -75,6 +75,38 @@ def test_csv_tells_what_its_rows_lack(run_llm: Run, tmp_path: Path) -> None:
     assert "1 line could not be read" in run_llm("report", str(path), "--format", "csv", "--output", str(out)).stderr
 
 
+@pytest.mark.parametrize("command", ["report", "report --format csv", "report --format html", "reconcile"])
+def test_books_in_which_nothing_can_be_read_are_a_failure(
+    run_llm: Run, filled: Path, tmp_path: Path, command: str
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text("no entry\n{}\n")
+    for others in ([], [str(filled)]):
+        told = run_llm(*command.split(), *others, str(path))
+        assert told.returncode == 1
+        assert told.stderr.endswith(
+            f"headgate: {path}: no entry could be read; the first is line 1: the line is not JSON\n"
+        )
+        assert told.stdout, "what can be read is told all the same"
+
+
+def test_no_month_is_closed_where_nothing_can_be_read(run_llm: Run, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text("no entry\n")
+    told = run_llm("report", str(path), "--close", "2023-10")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "no entry could be read, so no month is closed; line 1: the line is not JSON" in told.stderr
+    assert path.read_text() == "no entry\n"
+
+
+@pytest.mark.parametrize("name", ["books.db", "books.jsonl"])
+@pytest.mark.parametrize("command", ["report", "reconcile"])
+def test_books_without_an_entry_are_told(run_llm: Run, tmp_path: Path, name: str, command: str) -> None:
+    open_books(tmp_path / name).close()
+    told = run_llm(command, str(tmp_path / name))
+    assert (told.returncode, told.stderr) == (0, f"{tmp_path / name}: these books have no entries yet\n")
+
+
 @pytest.mark.parametrize("name", ["books.db", "books.jsonl"])
 def test_a_report_replaces_no_books(run_llm: Run, filled: Path, tmp_path: Path, name: str) -> None:
     path = tmp_path / name

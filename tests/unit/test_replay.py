@@ -494,7 +494,7 @@ def test_an_empty_log_is_a_result_too(tmp_path: Path) -> None:
     outcome = replay([Log(tmp_path / "log", Reading())], [("p", policy())], lambda step: None)
     told = summary(outcome, 3)
     assert (told["requests"], told["first"], told["last"]) == (0, None, None)
-    assert "No request could be read" in report(outcome, ["log"], 3)
+    assert "No request is in what was read" in report(outcome, ["log"], 3)
 
 
 @given(times=st.lists(st.integers(0, 10**15), min_size=1, max_size=60))

@@ -19,7 +19,7 @@ import click
 
 import headgate as package
 from headgate import core
-from headgate.cli import options
+from headgate.cli import options, terminal
 from headgate.cli.llm import llm
 from headgate.cli.llm_work import work
 from headgate.cli.output_files import page_file
@@ -35,13 +35,23 @@ READER_GONE = 141
 class _Group(click.Group):
     """Commands whose errors are messages, not tracebacks."""
 
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        with messages(), _flushed():  # --help and --version print here
+            return super().make_context(*args, **more)
+
     def invoke(self, ctx: click.Context) -> Any:
-        with messages():
-            try:
-                return super().invoke(ctx)
-            finally:
-                if sys.stdout is not None:  # it is None where it was closed before Python began
-                    sys.stdout.flush()  # that a reader has gone shows now, not when Python ends
+        with messages(), _flushed():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _flushed() -> Iterator[None]:
+    """Write what was printed: that a reader has gone, or a disk is full, shows now, not when Python ends."""
+    try:
+        yield
+    finally:
+        if sys.stdout is not None:  # it is None where it was closed before Python began
+            sys.stdout.flush()
 
 
 @contextmanager
@@ -50,7 +60,7 @@ def messages() -> Iterator[None]:
     try:
         yield
     except HeadgateError as error:
-        click.echo(f"headgate: {error}", err=True)
+        click.echo(terminal.printable(f"headgate: {error}"), err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         click.echo("headgate: interrupted", err=True)
@@ -64,7 +74,7 @@ def messages() -> Iterator[None]:
         sys.exit(READER_GONE)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        click.echo(f"headgate: {place}{error.strerror or error}", err=True)
+        click.echo(terminal.printable(f"headgate: {place}{error.strerror or error}"), err=True)
         sys.exit(1)
 
 

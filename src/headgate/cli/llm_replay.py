@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from headgate.cli.output_files import page_file
+from headgate.cli.output_files import page_file, write_report
+from headgate.cli.terminal import printable
 from headgate.errors import ConfigError
 
 _COLUMNS = {
@@ -84,14 +85,13 @@ def replay(
         written = stack.enter_context(open_books(books)) if books else None
         outcome = judge_calls(read, calls, output_speed=output_speed, learned=LearnedHere(), books=written)
     for line in unread_lines(tally):
-        click.echo(line, err=True)
-    if report_file is not None:
-        report_file.write_text(outcome_page(outcome, trace.name), encoding="utf-8", errors="replace")
-        click.echo(f"report in {report_file}", err=True)
+        click.echo(printable(line), err=True)
     if as_json:
         click.echo(json.dumps({**outcome_json(outcome), "unparsed": tally.count}))
     elif report_file is None:
         click.echo("\n".join(outcome_lines(outcome, trace.name)))
+    if report_file is not None:
+        write_report(report_file, outcome_page(outcome, trace.name))
     if tally.damaged:
         raise ConfigError("the result is of a part of the trace: not all could be unpacked")
     if not calls:

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from headgate import clock
-from headgate.cli.output_files import report_file
+from headgate.cli.output_files import report_file, write_report
 from headgate.errors import ArgumentError, ConfigError
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def report(
             raise click.BadParameter("a month is closed in one of several books at a time", param_hint="--close")
         _close(books[0], month, zone, author)
     with _opened(books) as read:
+        faults = _faults(read)
         zone = zone or zone_of(read)
         moments = [_moment("--since", since, zone), _moment("--until", until, zone)]
         if form == "html":
@@ -103,8 +104,8 @@ def report(
     if output is None:
         click.echo(text, nl=False, color=True)  # what a caller is named stays as it is, in CSV too
     else:
-        output.write_text(text, encoding="utf-8", newline="")
-        click.echo(f"report in {output}", err=True)
+        write_report(output, text)
+    _end_with(faults)
 
 
 def _close(books: str, month: str, zone: str | None, author: str | None) -> None:
@@ -132,11 +133,13 @@ def reconcile(books: tuple[str, ...], as_json: bool, top: int) -> None:
     from headgate.llm.books.reconciling import reconcile as reconcile_books
 
     with _opened(books) as read:
+        faults = _faults(read)
         found = reconcile_books(read, now_us=clock.now_us())
     if as_json:
         click.echo(json.dumps(reconciliation_json(found)))
     else:
         click.echo("\n".join(reconciliation_lines(found, top)))
+    _end_with(faults)
 
 
 def _cost(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
@@ -194,6 +197,25 @@ def _opened(books: Sequence[str]) -> Iterator[list[ReadBooks]]:
             stack.callback(read.close)
             opened.append(read)
         yield opened
+
+
+def _faults(read: Sequence[ReadBooks]) -> list[str]:
+    """Of books in which not one entry can be read, why; that books have none yet is told at once."""
+    from headgate.llm.books.reading import first_fault
+
+    faults = []
+    for books in read:
+        has_any, fault = first_fault(books)
+        if fault is not None:
+            faults.append(f"{fault.source}: no entry could be read; the first is line {fault.line}: {fault.reason}")
+        elif not has_any:
+            click.echo(f"{books.name}: these books have no entries yet", err=True)
+    return faults
+
+
+def _end_with(faults: Sequence[str]) -> None:
+    if faults:
+        raise ConfigError("; ".join(faults))
 
 
 def _moment(option: str, text: str | None, zone: str) -> int | None:

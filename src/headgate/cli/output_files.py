@@ -26,12 +26,23 @@ def report_file(context: click.Context, parameter: click.Parameter, value: Path 
     return value
 
 
+def write_report(file: Path, text: str) -> None:
+    """Write a report, and tell where it is; raises OSError that names the file."""
+    try:
+        file.write_text(text, encoding="utf-8", errors="replace", newline="")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from error
+    click.echo(f"report in {file}", err=True)
+
+
 def _beginning(file: Path | None) -> bytes:
     """The first bytes of a file; none where it is not there, or is a device. Its folder has to be there."""
     if file is None:
         return b""
     if not file.parent.is_dir():
         raise click.BadParameter(f"there is no directory {file.parent}")
+    if file.is_dir():
+        raise click.BadParameter(f"{file} is a directory: name a file in it")
     if not file.is_file():
         return b""
     try:

@@ -44,6 +44,8 @@ def unread_lines(tally: Tally) -> Iterator[str]:
             f"{source}: its times lack their month or their date: the first is taken for one of {first.isoformat()}, "
             "by the date of the file; --date says another"
         )
+    for source in tally.empty:
+        yield f"{source}: there is no request in it: no lines, or none but blank ones and names of columns"
     for part in tally.damaged:
         yield f"{part.source}:{part.line}: {part.reason}: the rest of this file is not counted"
     if not tally.count:
@@ -57,7 +59,7 @@ def unread_lines(tally: Tally) -> Iterator[str]:
 
 def _headline(result: Result, outcome: Outcome, width: int) -> Iterator[str]:
     if outcome.first_us is None or outcome.last_us is None:
-        yield f"{result.name}: no request {'of this time' if outcome.outside else 'could be read'}"
+        yield f"{result.name}: no request {outcome.why_none}"
         return
     parts = [
         "1 request" if result.requests == 1 else f"{result.requests:,} requests", f"{result.allowed:,} passed",

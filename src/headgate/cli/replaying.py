@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import re
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +20,7 @@ import click
 
 from headgate.amounts import unit_named
 from headgate.cli import terminal
+from headgate.cli.output_files import write_report
 from headgate.cli.replay_text import outcome_lines, unread_lines
 from headgate.errors import ConfigError
 from headgate.policy.gate import read_policy
@@ -26,6 +29,9 @@ from headgate.replay.replay import ALWAYS, Span, replay
 from headgate.replay.sources import FORMATS, Format, Reading, open_logs
 from headgate.replay.summary import summary
 from headgate.replay.times import Calendar, TimeReader, UnknownTime, read_date
+
+TERMINATED = 143
+"""What a shell says of a program that SIGTERM ended."""
 
 _SHORT_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]([0-9]{2}:[0-9]{2}))?((?: ?(?:Z|UTC|[+-][0-9:]{2,5}))?)")
 
@@ -63,37 +69,53 @@ def run_replay(
     if list(logs).count("-") > 1:
         raise click.BadParameter("standard input can be read once", param_hint="LOG")
     reading = replace(reading, needs_client=any(policy.counts_by_address for _, policy in policies))
-    with tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
+    with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
         opened = open_logs(logs, reading, Path(folder))
         with _progress(sum(log.size for log in opened)) as advance:
             gc.disable()  # millions of short-lived tuples, and no cycles among them
             outcome = replay(opened, policies, advance, span=span)
     for line in unread_lines(outcome.unread):
-        click.echo(line, err=True)
+        click.echo(terminal.printable(line), err=True)
+    if as_json:
+        click.echo(json.dumps(summary(outcome, top)))
+    elif report_file is None:
+        click.echo("\n".join(outcome_lines(outcome, top, terminal.width())))
     if report_file is not None:
         from headgate.replay.report import report
 
         names = [name if name == "-" else Path(name).name for name in logs]
         text = report(outcome, ["standard input" if name == "-" else name for name in names], top)
-        report_file.write_text(text, encoding="utf-8", errors="replace")
-        click.echo(f"report in {report_file}", err=True)
-    if as_json:
-        click.echo(json.dumps(summary(outcome, top)))
-    elif report_file is None:
-        click.echo("\n".join(outcome_lines(outcome, top, terminal.width())))
+        write_report(report_file, text)
     if outcome.unread.damaged:
         raise ConfigError("the result is of a part of the logs: not all could be unpacked")
-    if outcome.first_us is None and outcome.unread.count and not outcome.outside:
-        raise ConfigError(_unreadable(format))
+    if nothing_read := list(outcome.unread.nothing_read.values()):
+        more = f"; nor of {', '.join(one.source for one in nothing_read[1:])}" if len(nothing_read) > 1 else ""
+        first = nothing_read[0]
+        raise ConfigError(
+            f"{first.source}: {_unreadable(format)}; the first is line {first.line}: {first.reason}{more}"
+        )
 
 
 def _unreadable(format: Format) -> str:
     """What to try where no line of a log could be read."""
     if format == "auto":
-        return "no line could be read: the format was taken for the one that fits best; --format says another"
+        return "no line could be read: the format was taken for the one that fits best, and --format says another"
     others = ", ".join(name for name in FORMATS if name not in ("auto", format))
     named = "" if format == "common" else ", and --field which field is the time, the client or the path"
     return f"no line could be read as {format}: --format auto looks for what fits, of {others} too{named}"
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM end the command in order: copies of logs are deleted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -177,7 +199,7 @@ def _zone(name: str) -> ZoneInfo | None:
         return None
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as error:
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: Europe is a folder of zones
         raise click.BadParameter(
             f"no time zone is named {name[:60]!r}; names are such as Europe/Zurich", param_hint="--timezone"
         ) from error

@@ -17,6 +17,11 @@ def width() -> int:
     return shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
 
 
+def printable(text: str) -> str:
+    """A message without what a terminal would obey: names of files and columns may hold anything."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
 def results() -> Console:
     """A console for results, on stdout."""
     from rich.console import Console

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from functools import partial
 from threading import Lock
 from typing import Any, ClassVar, cast
 
@@ -33,7 +34,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("the integration of Django REST framework", extra="drf") from error
 
 from headgate.integrations.django import DjangoRequest, site, user
-from headgate.integrations.django.exchange import DjangoExchange
+from headgate.integrations.django.exchange import DjangoExchange, keep_from_caches
 from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.site import Site
 
@@ -222,7 +223,8 @@ def _exchange_of(view: Any) -> DjangoExchange:
 
 def _tell(view: Any, exchange: DjangoExchange) -> None:
     """Let the view write what remains on its response, of whatever status; Retry-After is REST framework's."""
-    for name in getattr(view, "_headgate_told", ()):
+    before: dict[str, str] | None = getattr(view, "_headgate_told", None)
+    for name in before or ():
         view.headers.pop(name, None)
     told: dict[str, str] = {}
     for name, value in exchange.fields():
@@ -230,6 +232,16 @@ def _tell(view: Any, exchange: DjangoExchange) -> None:
             told.setdefault(name, value)
     view.headers.update(told)
     view._headgate_told = told
+    if before is None:
+        view.finalize_response = partial(_finalized, view)
+
+
+def _finalized(view: Any, *args: Any, **kwargs: Any) -> Any:
+    """The view's response, of which a cache keeps what is for all clients."""
+    del view.finalize_response
+    response = view.finalize_response(*args, **kwargs)
+    keep_from_caches(response, list(view._headgate_told.items()))
+    return response
 
 
 def _without_format(route: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Unpack
 from weakref import WeakValueDictionary
 
 from headgate.decision import Decision
+from headgate.decorator import is_being_decorated
 from headgate.errors import ConfigError, MissingExtraError, StoreError
 from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
@@ -187,6 +188,8 @@ class RateLimits(AsyncRouteLimits):
         All limits of a route are asked, from those of the application to its own, and what one of them
         refuses is charged in none. With `override` only this one and narrower ones are asked.
         """
+        if is_being_decorated(limits):
+            raise ConfigError(f"rate_limit decorates no endpoint: {_HOW_TO_STAND}")
         try:
             written = (limits, override, frozenset(options.items()))
             made = self._made.get(written)

@@ -5,7 +5,7 @@ No framework is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.http.server.exchange import Exchange
@@ -19,25 +19,38 @@ class ResponseExchange(Exchange):
 
     def tell(self, response: Any) -> None:
         """Add what remains to a response; a field that the application wrote itself stays as it is."""
-        headers = response.headers
-        for name, value in getattr(response, _TOLD, ()):
-            if headers.get(name) == value:
-                del headers[name]
-        told = []
+        headers, told = response.headers, told_on(response)
+        _take_back(headers, told)
+        told.clear()
         for name, value in self.fields():
             if name not in headers:
+                told.append((name, value))  # before it is written: another thread may copy the response meanwhile
                 headers[name] = value
-                told.append((name, value))
-        setattr(response, _TOLD, told)
+
+
+def told_on(response: Any) -> list[tuple[str, str]]:
+    """The fields that a response was told."""
+    told: list[tuple[str, str]] = vars(response).setdefault(_TOLD, [])
+    return told
 
 
 def untold(response: Any, own: Callable[[Any], dict[str, Any]], *, always: bool = False) -> Any:
     """A response to tell on: one like it where it was told before, for it may still be on its way to another client.
 
     `own` gives the attributes that the other one does not share with it. It is another one `always` if that is asked.
+    Of several threads that ask for the same response at once, one is given that.
     """
-    if not (always or hasattr(response, _TOLD)):
+    told: list[tuple[str, str]] = []
+    if not always and vars(response).setdefault(_TOLD, told) is told:
         return response
     made = object.__new__(type(response))
     made.__dict__ = {**vars(response), **own(response)}
+    _take_back(made.headers, vars(made).pop(_TOLD, ()))
     return made
+
+
+def _take_back(headers: Any, told: Sequence[tuple[str, str]]) -> None:
+    """Delete what was told, unless it was changed since."""
+    for name, value in told:
+        if headers.get(name) == value:
+            del headers[name]

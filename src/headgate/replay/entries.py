@@ -45,14 +45,34 @@ class Tally:
     guessed: dict[str, date] = field(default_factory=dict)
     """The first day of each log whose times name no month, as far as its file tells."""
 
+    nothing_read: dict[str, Unread] = field(default_factory=dict)
+    """Logs of which no line could be read, and the first line of each."""
+
+    empty: list[str] = field(default_factory=list)
+    """Logs without a line to read."""
+
+    first: dict[str, Unread] = field(default_factory=dict)
+    """The first line of each log that could not be read."""
+
     absent: dict[str, dict[str, str]] = field(default_factory=dict)
     """The fields that were named for a role, and that no line of a log has: by log, then by role."""
 
     def add(self, source: str, line: int, reason: str, text: str, lines: int = 1) -> None:
         """Count a line, or several that were read as one."""
         self.count += lines
+        if source in self.first and len(self.shown) >= _MOST_SHOWN:
+            return
+        unread = Unread(source, line, reason, text[:200])
+        self.first.setdefault(source, unread)
         if len(self.shown) < _MOST_SHOWN:
-            self.shown.append(Unread(source, line, reason, text[:200]))
+            self.shown.append(unread)
+
+    def add_unused(self, source: str) -> None:
+        """Note that a log has given no entry."""
+        if source in self.first:
+            self.nothing_read[source] = self.first[source]
+        elif all(part.source != source for part in self.damaged):
+            self.empty.append(source)
 
 
 class Unreadable(ValueError):

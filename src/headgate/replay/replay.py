@@ -72,6 +72,13 @@ class Outcome:
     """The units that a log says costs in; see `Log.costs`."""
 
     @property
+    def why_none(self) -> str:
+        """Where no request was judged: what may be said of none."""
+        if self.outside:
+            return "of this time"
+        return "could be read" if self.unread.count or self.unread.damaged else "is in what was read"
+
+    @property
     def left_out(self) -> list[str]:
         """What is told of limits that no log can judge."""
         return [f"{each.name}: {LEFT_OUT}: {', '.join(each.left_out)}" for each in self.results if each.left_out]

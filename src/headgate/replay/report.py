@@ -30,7 +30,7 @@ def report(outcome: Outcome, sources: list[str], top: int) -> str:
 def _lead(outcome: Outcome) -> str:
     outside = f"; {outcome.outside:,} requests outside are left out" if outcome.outside else ""
     if outcome.first_us is None or outcome.last_us is None:
-        return f"<p>No request {'of this time' if outcome.outside else 'could be read'}.</p>"
+        return f"<p>No request {outcome.why_none}.</p>"
     return f'<p class="dim">{span_text(outcome.first_us, outcome.last_us)}{outside}</p>'
 
 

@@ -67,6 +67,18 @@ class Log:
 
     def entries(self, tally: Tally, progress: Callable[[int], None]) -> Iterator[Block]:
         """The entries in blocks, in the order of the file; what cannot be read is counted."""
+        read = 0
+        try:
+            for block in self._entries(tally, progress):
+                read = read or len(block)
+                yield block
+        except OSError as error:
+            error.filename = error.filename or self.name
+            raise
+        if not read:
+            tally.add_unused(self.name)
+
+    def _entries(self, tally: Tally, progress: Callable[[int], None]) -> Iterator[Block]:
         calendar = self._calendar()
         reading = replace(self._reading, read_time=self._reading.read_time.of_log(calendar))
         with self.path.open("rb") as raw:
@@ -75,6 +87,8 @@ class Log:
                 first = self._first(chunks)
             except Damaged as error:
                 tally.damaged.append(Unread(self.name, 1, str(error), ""))
+                return
+            if not first:
                 return
             kind = reading.format if reading.format != "auto" else detect_format(first)
             if kind is None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 from headgate.clock import Clock
 from headgate.costs import Cost
 from headgate.decision import Decision
+from headgate.decorator import is_being_decorated
 from headgate.errors import ArgumentError, ConfigError
 from headgate.keys import Key, whole_number
 from headgate.limits import Limit
@@ -175,6 +176,8 @@ def check_limits(limits: object) -> None:
     )
     if limits is None or (isinstance(limits, str) and not limits.strip()):
         raise ConfigError(f'no limit is given, such as rate_limit("10/second"): limits are {right}, not {limits!r:.60}')
+    if is_being_decorated(limits):
+        raise ConfigError(f'rate_limit is written with its limit, as @rate_limit("10/second"): limits are {right}')
     if isinstance(limits, str | Limit | Mapping) or (callable(limits) and not isinstance(limits, type)):
         return
     if isinstance(limits, Sequence) and not isinstance(limits, bytes | bytearray) and limits:

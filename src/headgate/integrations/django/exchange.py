@@ -5,18 +5,19 @@ A request may be judged in a thread and answered on an event loop, and the other
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, cast
 
 import django.core.exceptions as failures  # type: ignore[import-untyped]
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import Http404, HttpResponse  # type: ignore[import-untyped]
+from django.http.response import ResponseHeaders  # type: ignore[import-untyped]
 
 from headgate.drive import answered
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.exchange import Step
 from headgate.http.server.options import Refusal, Response
-from headgate.integrations.response_exchange import ResponseExchange, untold
+from headgate.integrations.response_exchange import ResponseExchange, told_on, untold
 
 
 class DjangoExchange(ResponseExchange):
@@ -35,6 +36,11 @@ class DjangoExchange(ResponseExchange):
             await super().do_async(step)
         else:
             await sync_to_async(super().do)(step)
+
+    def tell(self, response: Any) -> None:
+        """Add what remains, for the client that asked: a cache which keeps the response does not keep that."""
+        super().tell(response)
+        keep_from_caches(response, told_on(response))
 
     def finish(self, request: Any, response: Any) -> Any:
         """Tell on the response what remains, and end with it; gives what is to be sent."""
@@ -77,6 +83,7 @@ class DjangoExchange(ResponseExchange):
             return True
         if self.holds and hasattr(response, "_resource_closers"):
             # The server closes a response once it is sent, or cannot be.
+            response._resource_closers = _Closers(response._resource_closers)
             response._resource_closers.append(lambda: self.end(_whole(request, response)))
             return True
         if not getattr(response, "is_rendered", True):
@@ -85,9 +92,42 @@ class DjangoExchange(ResponseExchange):
         return False
 
 
+def keep_from_caches(response: Any, told: Sequence[tuple[str, str]]) -> None:
+    """Have these fields of a response be for its client alone."""
+    if told and type(response.headers) is ResponseHeaders:
+        response.headers = _ClientsHeaders.of(response.headers, told)
+
+
+class _ClientsHeaders(ResponseHeaders):  # type: ignore[misc]
+    """The header fields of a response to one client. Caches of Django pickle a response: they get those for all."""
+
+    _told: Sequence[tuple[str, str]]
+    """The fields that are for this client alone."""
+
+    @classmethod
+    def of(cls, headers: ResponseHeaders, told: Sequence[tuple[str, str]]) -> _ClientsHeaders:
+        """These fields, not copied."""
+        made = object.__new__(cls)
+        made._store, made._told = headers._store, told
+        return made
+
+    def __reduce__(self) -> tuple[type[ResponseHeaders], tuple[dict[str, str]]]:
+        told = set(self._told)
+        return ResponseHeaders, ({name: value for name, value in self.items() if (name, value) not in told},)
+
+
+class _Closers(list[Any]):
+    """What a server calls when a response is sent: nothing for a cache to keep."""
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[()]]:
+        return list, ()
+
+
 def _own(response: Any) -> dict[str, Any]:
     """What a response does not share with one like it: its headers, and what its server closes with it."""
-    return {"headers": type(response.headers)(dict(response.headers.items())), "_resource_closers": []}
+    headers = object.__new__(ResponseHeaders)
+    headers._store = dict(response.headers._store)  # at once: another thread may be telling on them
+    return {"headers": headers, "_resource_closers": []}
 
 
 def opened(request: Any) -> tuple[DjangoExchange, bool]:

@@ -14,7 +14,7 @@ from django.http import HttpRequest  # type: ignore[import-untyped]
 from headgate.drive import answered
 from headgate.errors import ConfigError
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.options import Refusal, RouteOptions
+from headgate.http.server.options import Refusal, RouteOptions, check_limits
 from headgate.http.server.routes import NONE_TOLD, LimitsOfRoute, check_endpoint
 from headgate.http.server.routes import exempt as _exempt
 from headgate.integrations.django.exchange import (
@@ -49,6 +49,7 @@ def rate_limit(
     instead of a refusal. Several decorators apply together: a refusal gives back what others charged.
     Options that are not given here are those of HEADGATE. Raises ConfigError.
     """
+    check_limits(limits)
     limit = _Limit(limits, options, fallback)
 
     def decorate(view: View) -> View:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from litestar.exceptions import HTTPException
+from litestar.handlers import BaseRouteHandler
 
+from headgate.decorator import is_being_decorated
+from headgate.errors import ConfigError
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, Watch, refuse
 from headgate.http.server.client_watch import watching
 from headgate.http.server.exchange import Judgement
@@ -35,6 +38,7 @@ class RateLimits(AsyncRouteLimits):
         too. Several limits apply together: what one of them refuses is charged in none. With `override`
         those of outer layers do not apply. `fallback` is an ASGI application that answers a refusal.
         """
+        _check_no_handler(limits)
         return RateLimit(self.routes.enforcers(limits, options), override=override, fallback=fallback)
 
 
@@ -62,11 +66,20 @@ class RateLimit:
         """What all requests count under; "" for each route by itself."""
 
     def __call__(self, app: Any) -> Any:
+        _check_no_handler(app)
         return _Limited(app, self)
 
     def __deepcopy__(self, memory: Any) -> RateLimit:
         """The same one: Litestar copies handlers with all that they have, and it is one limit."""
         return self
+
+
+def _check_no_handler(given: object) -> None:
+    """Raise ConfigError for what is given to a decorator."""
+    if isinstance(given, BaseRouteHandler) or is_being_decorated(given):
+        raise ConfigError(
+            'rate_limit decorates no handler: it is a middleware, as in @get("/", middleware=[rate_limit("10/second")])'
+        )
 
 
 class _Limited:

@@ -13,7 +13,7 @@ from headgate.calendars import check_zone
 from headgate.errors import ArgumentError
 from headgate.llm.books.calls import Calls, Change, Periods, Subject
 from headgate.llm.books.opening import books_file
-from headgate.llm.books.reading import ReadBooks, Unreadable, read_books
+from headgate.llm.books.reading import ReadBooks, Unreadable, first_fault, read_books
 from headgate.llm.books.records import Closing, Correction, Record
 from headgate.llm.books.report import ClosedMonth, report_of
 from headgate.llm.books.sums import NOTHING, Sums
@@ -120,6 +120,11 @@ def close_month(books: str, month: str, *, zone: str | None, author: str, now_us
     if not _MONTH.fullmatch(month):
         raise ArgumentError(f"a month is written 2026-10, not {month[:20]!r}")
     with _alone(books) as append, closing(read_books(books, waits=False)) as read:
+        fault = first_fault(read)[1]
+        if fault is not None:
+            raise ArgumentError(
+                f"{fault.source}: no entry could be read, so no month is closed; line {fault.line}: {fault.reason}"
+            )
         for one in report_of([read]).closed:
             if one.closing.month == month:
                 raise ArgumentError(f"{read.name}: {month} is closed already; what is wrong in it can be corrected")

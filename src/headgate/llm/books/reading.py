@@ -53,6 +53,14 @@ class Unreadable:
             self.shown.append(Unread(source, line, reason))
 
 
+def first_fault(books: ReadBooks) -> tuple[bool, Unread | None]:
+    """(whether a record can be read, else the first line or row, None where there is none)"""
+    unreadable = Unreadable()
+    for _ in books.records(unreadable):
+        return True, None
+    return False, unreadable.shown[0] if unreadable.shown else None
+
+
 class ReadBooks(Protocol):
     """Books as they were when they were opened, which may be read several times."""
 
@@ -124,8 +132,7 @@ class _Lines:
                         raise ValueError("a line is one object")
                     record = record_of(fields)
                 except (ValueError, RecursionError) as error:
-                    whole = line.endswith(b"}\n") or line.endswith(b"}")
-                    unreadable.add(name, number, str(error) if whole else "the line is cut off")
+                    unreadable.add(name, number, _reason(line, error))
                     continue
                 yield record
 
@@ -156,6 +163,15 @@ class _Lines:
                     return
                 left -= len(line)
             yield line
+
+
+def _reason(line: bytes, error: Exception) -> str:
+    """Why a line is no record."""
+    if line.startswith(b"{") and not line.endswith((b"}\n", b"}")):
+        return "the line is cut off"
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return "the line is not JSON"
+    return str(error)
 
 
 def _kind_and_id(line: bytes) -> tuple[str, str]:
