@@ -15,10 +15,14 @@ pytestmark = pytest.mark.integration
 
 POLICY = """\
 version: 1
+identities:
+  user: {header: X-User}
 rules:
   - {name: paths, match: {path: /shop/käse}, by: [], limits: 1/hour fixed}
+  - {name: users, match: {path: /users}, by: [user], limits: 1/hour fixed}
+  - {name: golden, match: {header: {X-Plan: größe}}, by: [], limits: 1/hour fixed}
 """
-KAESE = "käse".encode()
+KAESE, GROESSE = "käse".encode(), "größe".encode()
 OK, GONE = (200, ""), (404, "")
 LAST, BAD = (200, "close"), (400, "close")
 Told = tuple[int, str]
@@ -198,3 +202,49 @@ def test_both_give_the_same_answers(both: list[RunningService], sent: bytes, exp
         assert [one[:2] for one in python] == expected, "Python"
         if expected != [BAD]:  # in which words is for people
             assert door == python
+
+
+def is_allowed(service: RunningService, request: dict[str, object]) -> bool:
+    """Whether a request may pass that a body describes."""
+    answer = service.client.post("/v1/check", json={"request": request})
+    assert answer.status_code == 200, answer.text
+    return bool(answer.json()["allowed"])
+
+
+def forwarded(service: RunningService, *fields: bytes) -> int:
+    """The status that a gateway is told."""
+    [answer] = answers(service, asked(b"GET /check/default HTTP/1.1", *fields), 1)
+    return answer[0]
+
+
+@pytest.mark.parametrize("target", ["/shop/käse".encode(), b"http://h/shop/k%C3%A4se"], ids=["bytes", "encoded"])
+def test_a_path_is_the_same_however_it_is_sent(both: list[RunningService], target: bytes) -> None:
+    for service in both:
+        [first] = answers(service, check(b"/check/default/shop/k\xc3\xa4se"), 1)
+        assert first[0] in (200, 429)  # by the second target it was asked before
+        assert forwarded(service, b"X-Original-URI: " + target) == 429
+        assert not is_allowed(service, {"path": "/shop/käse"})
+        assert not is_allowed(service, {"path": "/shop/k%c3%a4se"})
+
+
+@pytest.mark.parametrize("user", ["Jürgen", "Jolà", "JolÅ", "日本", "Größe\u2028"])
+def test_a_user_is_the_same_however_the_name_is_told(both: list[RunningService], user: str) -> None:
+    sent = user.encode()
+    for service in both:
+        assert forwarded(service, b"X-Forwarded-Uri: /users", b"X-User: " + sent) == 200
+        assert forwarded(service, b"X-Forwarded-Uri: /users", b"X-User: \t" + sent + b" ") == 429
+        assert not is_allowed(service, {"path": "/users", "headers": {"X-User": user}})
+        assert not is_allowed(service, {"path": "/users", "headers": {"X-User": sent.decode("latin-1")}})
+
+
+def test_a_name_in_bytes_of_latin_1_is_the_same_as_its_text(both: list[RunningService]) -> None:
+    for service in both:
+        assert forwarded(service, b"X-Forwarded-Uri: /users", b"X-User: Zo\xeb") == 200
+        assert not is_allowed(service, {"path": "/users", "headers": {"X-User": "Zoë"}})
+
+
+def test_a_policy_matches_what_gateways_send(both: list[RunningService]) -> None:
+    for service in both:
+        assert forwarded(service, b"X-Plan: " + GROESSE) == 200
+        assert forwarded(service, b"X-Plan: " + GROESSE) == 429
+        assert not is_allowed(service, {"headers": {"X-Plan": "größe"}})
