@@ -139,6 +139,7 @@ VALUES = [
     "Bearer abc", "bearer  abc", "BEARER\tabc", "Basic dTpw", "basic dTpw==", "Basic dTpx", "Bearer a,b",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lo", ".eJxx.a.b",
     "\xe9", "\u0130stanbul", "\u2003a", "\ud800", "\U0001f600" * 200, "a|b", "{a}", "a%7Cb", "repeated", "anonymous",
+    "\xc3\xa9", "Jol\xc3\xa0", "\xc2\xa0a",
 ]  # fmt: skip
 COOKIES = [
     "", "sid=1", "sid=1; sid=1", "sid=1; sid=2", 'sid="1"', 'sid="a\\073b"', 'sid="1', "SID=1", " sid = 1 ", "s%69d=1",

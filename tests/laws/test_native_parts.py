@@ -72,7 +72,7 @@ NAMES = st.sampled_from(
 )
 TOKENS = mixed("eyJ", ".eJ", "A", "B", "Q", "=", "==", "-", "_", "+", "/", ".", " ", "\n", "é", "!", most=24)
 COOKIES = mixed("s", "session", "my_id", "my.id", "a+b", "K", "\u212a", "=", ";", "; ", ",", '"', "\\", "\\163",
-                "\\777", "%73", "1", "x", "[", ".", "_", "\n", "S", "é", *SPACES, *ENCODED)  # fmt: skip
+                "\\777", "%73", "1", "x", "[", ".", "_", "\n", "S", "é", "Ã", "©", *SPACES, *ENCODED)  # fmt: skip
 QUERIES = mixed("s", "session", "my_id", "my.id", "a+b", "k", "\u212a", "=", "&", ";", "#", "+", "%26", "%73", "1",
                 "[", ".", "?", "S", "é", "İ", *SPACES, *ENCODED)  # fmt: skip
 LIKE = mixed("a", "b", "ab", "aab", "*", "*", "**", "é", "\n", most=9)
@@ -98,7 +98,13 @@ ARGUMENTS: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
     "cookie_values": st.tuples(LINES, NAMES),
     "query_values": st.tuples(QUERIES, NAMES),
     "one_of_values": st.tuples(st.lists(st.none() | st.sampled_from(["", " ", "a", " a", "a\u3000", "b"]), max_size=4)),
-    "one_of_lines": st.tuples(st.lists(st.sampled_from(["", " ", "a", " a", "a\u3000", "b"]), max_size=4)),
+    "one_of_lines": st.tuples(
+        st.lists(
+            st.sampled_from(["", " ", "a", " a", "a\u3000", "b"])
+            | mixed("é", "Ã", "©", "\xa0", "\x85", "日", "a", " "),
+            max_size=4,
+        )
+    ),
     "is_like": st.tuples(LIKE, LIKE | st.text()),
     "entries_text": st.tuples(
         st.lists(st.tuples(st.text(min_size=1) | ENTRY_TEXTS, st.text() | ENTRY_TEXTS), max_size=5)

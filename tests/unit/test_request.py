@@ -51,6 +51,15 @@ KINDS = pytest.mark.parametrize("make", [plain, asgi])
         ([("X_API-Key", "a"), ("X-API_Key", "b")], REPEATED),
         ([("X_API_Key", "a")], "a"),
         ([("X-API-Key", "a, b")], "a, b"),
+        # Bytes of UTF-8 and of Latin-1, as servers give them, and text as programs do that describe a request.
+        ([("X-API-Key", " J\xc3\xbcrgen ")], "J\xfcrgen"),
+        ([("X-API-Key", "J\xfcrgen")], "J\xfcrgen"),
+        ([("X-API-Key", "J\xc3\xbcrgen"), ("X-API-Key", "J\xfcrgen")], "J\xfcrgen"),
+        ([("X-API-Key", "Jol\xc3\xa0"), ("X-API-Key", "Jol\xc3\x85")], REPEATED),
+        ([("X-API-Key", "Jol\xc3\xa0")], "Jol\xe0"),
+        ([("X-API-Key", "a\xc2\xa0")], "a"),
+        ([("X-API-Key", "a\xa0")], "a"),
+        ([("X-API-Key", "\xc3\xa9\xff")], "\xc3\xa9\xff"),
     ],
 )
 def test_a_header_has_one_value_or_is_repeated(make: Any, lines: list[tuple[str, str]], value: str) -> None:

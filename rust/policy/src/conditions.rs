@@ -4,7 +4,7 @@ use crate::compiled::{ClientNetworks, Conditions};
 use crate::extract::{header_value, sent_addresses};
 use crate::networks::is_in;
 use crate::subject::{Sent, Subject};
-use crate::text::strip;
+use crate::text::sent_text;
 use crate::value::{CannotSay, Value};
 
 /// What a peer without an address calls itself.
@@ -44,9 +44,9 @@ impl Conditions {
                 (Value::One(value), _) => is_meant(&value),
                 (Value::Missing, _) => is_meant(""),
                 (Value::Repeated, Sent::Several { lines, .. }) if surely => {
-                    lines.iter().all(|line| is_meant(strip(line)))
+                    lines.iter().all(|line| is_meant(&sent_text(line)))
                 }
-                (Value::Repeated, Sent::Several { lines, .. }) => lines.iter().any(|line| is_meant(strip(line))),
+                (Value::Repeated, Sent::Several { lines, .. }) => lines.iter().any(|line| is_meant(&sent_text(line))),
                 (Value::Repeated, Sent::One(_)) => return Err(CannotSay.into()),
             };
             if !met {

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::text::{first_word, is_space, partition, strip, unquote, unquote_plus};
+use crate::text::{first_word, is_space, partition, sent_text, strip, unquote, unquote_plus};
 use crate::value::{CannotSay, Value};
 
 const LONGEST_COOKIES: usize = 1 << 14;
@@ -94,7 +94,17 @@ fn hidden<'a>(pair: &'a str, name: &str) -> Option<&'a str> {
 
 /// What applications may read of a cookie's value: all of it, or only what stands before white space.
 fn add_spellings<'a>(values: &mut Values<'a>, text: &'a str) {
-    let text = strip(text);
+    match sent_text(text) {
+        Cow::Borrowed(text) => add_spellings_of(values, text),
+        Cow::Owned(text) => {
+            let mut own = Values::new();
+            add_spellings_of(&mut own, &text);
+            values.extend(own.into_iter().map(Value::into_owned));
+        }
+    }
+}
+
+fn add_spellings_of<'a>(values: &mut Values<'a>, text: &'a str) {
     let mut rest = text;
     if let Some(end) = quoted_end(text) {
         values.push(Value::One(decoded(unescaped(&text[1..end - 1]))));

@@ -21,6 +21,22 @@ pub fn strip(text: &str) -> &str {
     }
 }
 
+/// `headgate.policy.sent_values.sent_text`: bytes of UTF-8 that were read as Latin-1 are the characters that they mean.
+#[inline]
+pub fn sent_text(value: &str) -> Cow<'_, str> {
+    if value.is_ascii() { Cow::Borrowed(strip(value)) } else { sent_characters(value) }
+}
+
+#[cold]
+fn sent_characters(value: &str) -> Cow<'_, str> {
+    let bytes: Option<Vec<u8>> = value.chars().map(|character| u8::try_from(character).ok()).collect();
+    match bytes.and_then(|bytes| String::from_utf8(bytes).ok()) {
+        Some(text) if strip(&text).len() == text.len() => Cow::Owned(text),
+        Some(text) => Cow::Owned(strip(&text).to_owned()),
+        None => Cow::Borrowed(strip(value)),
+    }
+}
+
 /// `str.partition`, without the separator: what is before it and what is after, "" where it is not there.
 #[inline]
 pub fn partition(text: &str, separator: char) -> (&str, &str) {

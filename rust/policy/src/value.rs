@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::text::strip;
+use crate::text::{sent_text, strip};
 
 /// The value of a header, a cookie or a query parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,15 +44,26 @@ pub fn one_of_values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> Value<'
 pub fn one_of_lines<'a>(lines: &[&'a str]) -> Value<'a> {
     match lines {
         [only] => one_line(only),
-        several => one_of_values(several.iter().map(|line| Value::One(Cow::Borrowed(*line)))),
+        several => one_of_values(several.iter().map(|line| Value::One(sent_text(line)))),
     }
 }
 
 /// The value of a header of one line.
 #[inline]
 pub fn one_line(line: &str) -> Value<'_> {
-    let text = strip(line);
-    if text.is_empty() { Value::Missing } else { Value::One(Cow::Borrowed(text)) }
+    let text = sent_text(line);
+    if text.is_empty() { Value::Missing } else { Value::One(text) }
+}
+
+impl Value<'_> {
+    /// The same, of text of its own.
+    pub fn into_owned<'a>(self) -> Value<'a> {
+        match self {
+            Self::Missing => Value::Missing,
+            Self::One(text) => Value::One(Cow::Owned(text.into_owned())),
+            Self::Repeated => Value::Repeated,
+        }
+    }
 }
 
 /// The lines of a header as one list, as `headgate.policy.request.joined` gives it; "" where there are none.

@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::connection::{Answering, Connection, Held, Wish};
 use crate::decide::{Answer, Check, Question, Reply};
 use crate::forward::PEER;
-use crate::intake::head::is_known;
+use crate::intake::methods::is_known;
 use crate::outgoing::Outgoing;
 use crate::problems::Refusal;
 use crate::stats::Route;

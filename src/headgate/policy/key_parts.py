@@ -6,6 +6,8 @@ from base64 import b64decode, urlsafe_b64encode
 from contextlib import suppress
 from hashlib import blake2b
 
+from headgate.policy.sent_values import sent_text
+
 LONGEST_VALUE = 256
 """Characters of a value that is a part as it stands; of a longer one the digest is."""
 
@@ -22,7 +24,7 @@ _MOST_TOKEN_PARTS = 8
 
 def host_of(host: str) -> str:
     """A host without its port, in lower case."""
-    name = host.strip().lower()
+    name = sent_text(host).lower()
     if name.startswith("["):
         return name.partition("]")[0] + "]"
     return name.partition(":")[0].rstrip(".")

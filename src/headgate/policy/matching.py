@@ -16,6 +16,7 @@ from headgate.policy.extract import Extractors, KeyExtractor
 from headgate.policy.key_parts import hosts_of
 from headgate.policy.llm_settings import FULL_MODEL, MODEL, is_one_of
 from headgate.policy.path_tree import PathMatch, PathTree
+from headgate.policy.sent_values import sent_text
 from headgate.policy.subject import REPEATED, Repeated, Subject
 
 _CLIENTS_REMEMBERED = 8192
@@ -64,7 +65,7 @@ class ConditionsMatcher:
             if values is None:
                 continue
             value = subject.header(name)
-            several = [one.strip() for one in sent.values] if value is REPEATED and type(sent) is Repeated else [value]
+            several = list(map(sent_text, sent.values)) if value is REPEATED and type(sent) is Repeated else [value]
             if not some(one in values for one in several):
                 return f"header {name} is not {' or '.join(sorted(values))}"
         return ""

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from headgate.errors import ArgumentError
 from headgate.policy.headers import Headers, header_name
-from headgate.policy.sent_values import cookie_values, query_values
+from headgate.policy.sent_values import cookie_values, query_values, sent_text
 from headgate.policy.subject import REPEATED, Repeated
 
 __all__ = ["REPEATED", "Repeated", "Request", "header_name", "joined", "one_of_values", "one_value", "target_text"]
@@ -93,8 +93,8 @@ class Request:
         """
         value: str = _get(self.headers, name, "")  # type: ignore[call-overload]  # it is a dictionary here
         if type(value) is Repeated:
-            return one_of_values(value.values)
-        return value.strip()
+            return one_of_values(map(sent_text, value.values))
+        return value.strip() if value.isascii() else sent_text(value)
 
     def cookie(self, name: str) -> str:
         """A cookie's value, "" where there is none; `REPEATED` where applications may read different ones.
@@ -147,7 +147,7 @@ class Request:
 def one_value(headers: Mapping[str, str], name: str) -> str:
     """`Request.header` of headers that are no dictionary."""
     value = headers.get(name, "")
-    return one_of_values(value.values) if type(value) is Repeated else value.strip()
+    return one_of_values(map(sent_text, value.values)) if type(value) is Repeated else sent_text(value)
 
 
 def one_of_values(values: Iterable[str]) -> str:

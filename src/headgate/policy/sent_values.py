@@ -1,4 +1,4 @@
-"""All values that some application may read for a cookie or a query parameter.
+"""What applications may read in a header, and all values that some may read for a cookie or a query parameter.
 
 Servers and frameworks parse them in different ways: what is one value for one of them is another for the next.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from urllib.parse import unquote, unquote_plus
 
@@ -20,6 +21,18 @@ _MOST_FIELDS = 1000
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(?:([0-3][0-7]{2})|(.))", re.DOTALL)
 _UNDERSCORES = str.maketrans(". [", "___")
+
+
+def sent_text(value: str) -> str:
+    """The value of a header as text, without white space around it.
+
+    Most servers give bytes as Latin-1 (PEP 3333), whatever they are; programs that describe a request tell the
+    characters. Bytes of UTF-8 are the characters that they mean, all others those of Latin-1.
+    """
+    if not value.isascii():
+        with suppress(UnicodeError):
+            value = value.encode("latin-1").decode()
+    return value.strip()
 
 
 def cookie_values(sent: str, name: str) -> Iterator[str]:
@@ -43,7 +56,7 @@ def cookie_values(sent: str, name: str) -> Iterator[str]:
 
 def _cookie_spellings(text: str) -> Iterator[str]:
     """What applications may read of a cookie's value: all of it, or only what stands before white space."""
-    text = text.strip()
+    text = sent_text(text)
     quoted = _QUOTED.match(text)
     if quoted is not None:
         yield _decoded(_ESCAPED.sub(_character, quoted[1]) if "\\" in quoted[1] else quoted[1])

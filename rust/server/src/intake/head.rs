@@ -9,46 +9,9 @@ use http::StatusCode;
 use memchr::memchr;
 
 use crate::bounds::Bounds;
-use crate::intake::target::is_plain;
+use crate::intake::methods::is_known;
+use crate::intake::target::{is_taken, names_a_path};
 use crate::problems::Refusal;
-
-/// All methods that the Python service knows (those of llhttp), but CONNECT, which asks for a tunnel.
-const METHODS: [&str; 34] = [
-    "GET",
-    "POST",
-    "HEAD",
-    "PUT",
-    "DELETE",
-    "OPTIONS",
-    "PATCH",
-    "TRACE",
-    "COPY",
-    "LOCK",
-    "MKCOL",
-    "MOVE",
-    "PROPFIND",
-    "PROPPATCH",
-    "SEARCH",
-    "UNLOCK",
-    "BIND",
-    "REBIND",
-    "UNBIND",
-    "ACL",
-    "REPORT",
-    "MKACTIVITY",
-    "CHECKOUT",
-    "MERGE",
-    "M-SEARCH",
-    "NOTIFY",
-    "SUBSCRIBE",
-    "UNSUBSCRIBE",
-    "PURGE",
-    "MKCALENDAR",
-    "LINK",
-    "UNLINK",
-    "SOURCE",
-    "QUERY",
-];
 
 /// What is beside the target in the longest first line: `UNSUBSCRIBE  HTTP/1.1` and CR.
 const BESIDE_A_TARGET: usize = 22;
@@ -68,11 +31,6 @@ pub struct Head {
 pub enum Framing {
     Length(u64),
     Chunks,
-}
-
-/// Whether the Python service knows a method, and it is not CONNECT.
-pub fn is_known(method: &str) -> bool {
-    METHODS.contains(&method)
 }
 
 /// How far the front of what has come was looked at: what comes byte by byte is not looked at anew each time.
@@ -108,11 +66,11 @@ pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option
     if bytes > bounds.head_bytes || request.headers.len() > bounds.fields {
         return Err(Refusal::head_too_large(bounds.head_bytes, bounds.fields));
     }
-    if !is_known(request.method.unwrap_or_default()) || !(is_plain(target) || http::Uri::try_from(target).is_ok()) {
+    if !is_known(request.method.unwrap_or_default()) || !is_taken(target) {
         return Err(Refusal::malformed());
     }
     let (body, is_last) = framing(request.headers, request.version == Some(1))?;
-    if !(target.starts_with('/') || target.starts_with("http://") || target.starts_with("https://")) {
+    if !names_a_path(target) {
         return Err(Refusal::not_a_path());
     }
     Ok(Some(Head { bytes, body, is_last }))
@@ -143,8 +101,8 @@ fn whole_lines(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option<u
 /// How the body is framed, and whether the request is the last one.
 fn framing(fields: &[httparse::Header<'_>], is_http_11: bool) -> Result<(Framing, bool), Refusal> {
     let bad = |detail: &str| Err(Refusal::new(StatusCode::BAD_REQUEST, detail));
-    let (mut length, mut is_chunked, mut hosts, mut is_last) = (None, false, 0, false);
-    let (mut closes, mut stays) = (false, is_http_11);
+    let (mut length, mut is_chunked, mut hosts) = (None, false, 0);
+    let (mut closes, mut stays, mut upgrades, mut to_what) = (false, is_http_11, false, false);
     for field in fields {
         if field.name.eq_ignore_ascii_case("content-length") {
             if length.is_some() {
@@ -159,11 +117,12 @@ fn framing(fields: &[httparse::Header<'_>], is_http_11: bool) -> Result<(Framing
         } else if field.name.eq_ignore_ascii_case("host") {
             hosts += 1;
         } else if field.name.eq_ignore_ascii_case("upgrade") {
-            is_last = true;
+            to_what |= !field.value.is_empty();
         } else if field.name.eq_ignore_ascii_case("connection") {
             for option in field.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                 closes |= option.eq_ignore_ascii_case(b"close");
                 stays |= option.eq_ignore_ascii_case(b"keep-alive");
+                upgrades |= option.eq_ignore_ascii_case(b"upgrade");
             }
         }
     }
@@ -176,7 +135,8 @@ fn framing(fields: &[httparse::Header<'_>], is_http_11: bool) -> Result<(Framing
     if hosts > 1 {
         return bad("the field Host is given twice");
     }
-    Ok((if is_chunked { Framing::Chunks } else { Framing::Length(length.unwrap_or(0)) }, is_last || closes || !stays))
+    let body = if is_chunked { Framing::Chunks } else { Framing::Length(length.unwrap_or(0)) };
+    Ok((body, closes || !stays || (upgrades && to_what)))
 }
 
 /// A Content-Length: digits, and nothing else.
@@ -212,6 +172,9 @@ mod tests {
             ("1.1", "", false),
             ("1.1", "connection: close\r\n", true),
             ("1.1", "connection: te ,\tClose\r\n", true),
+            ("1.1", "upgrade: h2c\r\n", false),
+            ("1.1", "upgrade:\r\nconnection: upgrade\r\n", false),
+            ("1.1", "upgrade: h2c\r\nconnection: te, Upgrade\r\n", true),
             ("1.1", "connection: keep-alive\r\nconnection: close\r\n", true),
             ("1.0", "", true),
             ("1.0", "connection: Keep-Alive\r\n", false),

@@ -9,6 +9,7 @@ mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod head;
+pub mod methods;
 #[cfg(any(test, fuzzing))]
 mod read_by_hyper;
 mod sending;

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from headgate.http.server.functions import request_of
 from headgate.policy.request import Request
+from headgate.policy.sent_values import sent_text
 
 
 class AiohttpRequest(Request):
@@ -44,11 +45,11 @@ class AiohttpRequest(Request):
     def header(self, name: str) -> str:
         """As `request.headers.get`: the first, if a header was sent several times."""
         value = self.aiohttp.headers.get(name)
-        return super().header(name) if value is None else value.strip()
+        return super().header(name) if value is None else sent_text(value)
 
     def cookie(self, name: str) -> str:
         """As `request.cookies.get`."""
-        return self.aiohttp.cookies.get(name, "").strip()
+        return sent_text(self.aiohttp.cookies.get(name, ""))
 
     def query(self, name: str) -> str:
         """As `request.query.get`: the first, if a parameter was sent several times."""

@@ -17,6 +17,7 @@ from headgate.http.wsgi import EnvironHeaders
 from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.site import NotThereYet
 from headgate.policy.request import Request
+from headgate.policy.sent_values import sent_text
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _IN_A_PATH = "/:@!$&'()*+,;=~"
@@ -102,13 +103,11 @@ class DjangoRequest(Request):
 
     def header(self, name: str) -> str:
         """As `request.headers.get`: all in one line, if a header was sent several times."""
-        value: str = self.django.headers.get(name, "")
-        return value.strip()
+        return sent_text(self.django.headers.get(name, ""))
 
     def cookie(self, name: str) -> str:
         """As `request.COOKIES.get`: the last, if a cookie was sent several times."""
-        value: str = self.django.COOKIES.get(name, "")
-        return value.strip()
+        return sent_text(self.django.COOKIES.get(name, ""))
 
     def query(self, name: str) -> str:
         """As `request.GET.get`: the last, if a parameter was sent several times."""

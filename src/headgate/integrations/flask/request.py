@@ -11,6 +11,7 @@ from headgate.http import wsgi
 from headgate.http.server.functions import request_of
 from headgate.http.wsgi import Environ, WsgiRequest
 from headgate.integrations.flask.routing import template_of
+from headgate.policy.sent_values import sent_text
 
 
 class FlaskRequest(WsgiRequest):
@@ -38,7 +39,7 @@ class FlaskRequest(WsgiRequest):
 
     def cookie(self, name: str) -> str:
         """As `request.cookies.get`: the first, if a cookie was sent several times."""
-        return self.own.cookies.get(name, "").strip()
+        return sent_text(self.own.cookies.get(name, ""))
 
     def query(self, name: str) -> str:
         """As `request.args.get`: the first, if a parameter was sent several times."""

@@ -11,6 +11,7 @@ from headgate.http.server.asgi_messages import Scope
 from headgate.http.server.asgi_request import AsgiRequest
 from headgate.http.server.functions import request_of
 from headgate.policy.request import one_of_values
+from headgate.policy.sent_values import sent_text
 
 
 class LitestarRequest(AsgiRequest):
@@ -39,8 +40,7 @@ class LitestarRequest(AsgiRequest):
 
     def cookie(self, name: str) -> str:
         """As `request.cookies.get`, and as a handler's parameter."""
-        value: str = self.own.cookies.get(name, "")
-        return value.strip()
+        return sent_text(self.own.cookies.get(name, ""))
 
     def query(self, name: str) -> str:
         """The one value of a parameter; of several, `request.query_params.get` is the first, a handler's the last."""

@@ -12,6 +12,7 @@ from headgate.http.server.asgi_messages import Scope
 from headgate.http.server.asgi_request import AsgiRequest
 from headgate.http.server.functions import request_of
 from headgate.integrations.starlette.places import Places, places
+from headgate.policy.sent_values import sent_text
 
 
 class StarletteRequest(AsgiRequest):
@@ -38,14 +39,14 @@ class StarletteRequest(AsgiRequest):
         wanted, alike = name.encode("latin-1", "replace"), ""
         for own, value in self.scope["headers"]:
             if own == wanted:
-                return str(value.decode("latin-1").strip())
+                return sent_text(value.decode("latin-1"))
             if not alike and len(own) == len(wanted) and own.replace(b"_", b"-") == wanted:
-                alike = value.decode("latin-1").strip()
+                alike = sent_text(value.decode("latin-1"))
         return alike
 
     def cookie(self, name: str) -> str:
         """As `request.cookies.get`: the last, if a cookie was sent several times."""
-        return self.own.cookies.get(name, "").strip()
+        return sent_text(self.own.cookies.get(name, ""))
 
     def query(self, name: str) -> str:
         """As `request.query_params.get`: the last, if a parameter was sent several times."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from headgate.errors import MissingExtraError
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.messages import Persistence, ServiceRequest
+from headgate.service.http.targets import ascii_line, path_of
 
 try:
     import httptools
@@ -24,8 +25,13 @@ _SLOWEST_BODY = 16 * 1024
 """A body that comes with at least so many bytes a second is never too slow."""
 
 _CLOSE, _KEEP, _KEEP_AND_SAY = Persistence
-_FRAMING = frozenset((b"content-length", b"transfer-encoding", b"expect", b"host"))
+_FRAMING = frozenset((b"content-length", b"transfer-encoding", b"expect", b"host", b"connection"))
 """Fields that say how the request is to be read."""
+
+_MOST_DIGITS = 18
+"""Of a Content-Length."""
+
+_MALFORMED = "this is no request of HTTP/1.1 that can be read"
 
 _PEER_OF_DOOR = b"headgate-door-peer"
 """The field in which the front door, and nobody else, says who its client is."""
@@ -72,31 +78,60 @@ class RequestReader:
         self._receive = receive
         self._parser = httptools.HttpRequestParser(self)
         self._is_wanted = False
+        self._in_fields = False
+        """Whether the line that comes next, or that has begun, stands behind the first one of a head."""
+
+        self._tail = b""
+        """The last two bytes that were parsed."""
+
         self.on_message_begin()
 
     def feed(self, piece: bytes | memoryview) -> None:
         """Parse what has come. Raises RequestRefused; after that, and after an upgrade, nothing more can be fed."""
+        unparsed = bytes(piece)
+        while unparsed:
+            count = self._count_of_one_kind(unparsed)
+            part, unparsed = unparsed[:count], unparsed[count:]
+            if self.phase != BODY and not (self._in_fields or part.isascii()):
+                part = ascii_line(part)
+            if not self._parse(part):
+                return
+            self._tail = (self._tail + part)[-2:]
+            if part.endswith(b"\n"):
+                self._in_fields = self.phase == HEAD and bool(self._url)
+
+    def _count_of_one_kind(self, piece: bytes) -> int:
+        """How many bytes may be parsed at once: where some are no ASCII, all of a request's first line, or none."""
+        if piece.isascii():
+            return piece.rfind(b"\n") + 1 or len(piece)
+        if self.phase != BODY:
+            return piece.find(b"\n") + 1 or len(piece)
+        if self._length >= 0:
+            return max(self._length - self._body_size, 1)
+        end = (self._tail + piece).find(b"\n\r\n")  # of the chunks, or of something in them
+        return len(piece) if end < 0 else end + 3 - len(self._tail)
+
+    def _parse(self, part: bytes) -> bool:
+        """Parse a part of what has come; whether more can be parsed."""
         try:
-            self._parser.feed_data(piece)
+            self._parser.feed_data(part)
         except httptools.HttpParserUpgrade as upgrade:  # the last request of its connection
-            if not self.is_handed_over:
-                self._read_body_of_upgrade(piece[upgrade.args[0] :])
-            return
+            return not self.is_handed_over and self._read_body_of_upgrade(part[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, RequestRefused):
                 raise error.__context__ from None
-            raise RequestRefused(400, "this is no request of HTTP/1.1 that can be read") from error
-        self._unread += len(piece)
+            raise RequestRefused(400, _MALFORMED) from error
+        self._unread += len(part)
         if self._unread > self._bounds.head_bytes:
             raise self._head_too_large()
+        return True
 
-    def _read_body_of_upgrade(self, piece: bytes | memoryview) -> None:
+    def _read_body_of_upgrade(self, part: bytes) -> bool:
         """Parse the body of a request that asks for an upgrade, which llhttp takes for what comes after the upgrade."""
         self._parser = httptools.HttpRequestParser(_BodyOnly(self))
         framing = b"Transfer-Encoding: chunked" if self._length < 0 else b"Content-Length: %d" % self._length
         self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
-        if piece:
-            self.feed(piece)
+        return self._parse(part) if part else True
 
     @property
     def has_begun(self) -> bool:
@@ -128,6 +163,7 @@ class RequestReader:
         self._head = self._unread = 0
         self._fields: list[tuple[bytes, bytes]] = []
         self._hosts = 0
+        self._closes = self._stays = False
         self._length = 0
         """As it was declared; -1 for chunks."""
 
@@ -159,6 +195,8 @@ class RequestReader:
         if name not in _FRAMING:
             return
         if name == b"content-length":
+            if len(value) > _MOST_DIGITS:
+                raise RequestRefused(400, _MALFORMED)
             self._length = int(value)
         elif name == b"transfer-encoding":
             if value.lower() != b"chunked" or self._length < 0:
@@ -168,6 +206,10 @@ class RequestReader:
             self.expects_continue = value.lower() == b"100-continue"
         elif name == b"host":
             self._hosts += 1
+        elif not self._by_door:
+            options = [option.strip() for option in value.lower().split(b",")]
+            self._closes |= b"close" in options
+            self._stays |= b"keep-alive" in options
 
     def on_headers_complete(self) -> None:
         self.phase = BODY
@@ -180,13 +222,14 @@ class RequestReader:
             raise RequestRefused(400, "HTTP/1.0 has no Transfer-Encoding; use HTTP/1.1")
         if self._hosts > 1:
             raise RequestRefused(400, "the field Host is given twice")
-        target = self._url if self._url.startswith(b"/") else _path_of_absolute(self._url)
-        self._path = target.partition(b"?")[0].partition(b"#")[0].decode("latin-1")
         self._method = self._parser.get_method().decode("ascii")
-        # An upgrade is not accepted. What comes behind it may be of either protocol, so it is not read.
-        self._persistence = _CLOSE
-        if self._parser.should_keep_alive() and not self._parser.should_upgrade():
-            self._persistence = _KEEP if version == "1.1" else _KEEP_AND_SAY
+        if self._method == "CONNECT":
+            raise RequestRefused(400, _MALFORMED)  # it asks for a tunnel
+        path = path_of(self._url)
+        if path is None:
+            raise RequestRefused(400, "a request target is a path, such as /check/default")
+        self._path = path
+        self._persistence = self._persistence_of(version)
         self._is_wanted = self._wants_body(self._method, self._path)
         if self._is_wanted:
             if self._length > self._bounds.body_bytes:
@@ -196,6 +239,14 @@ class RequestReader:
             if self.expects_continue:
                 self._persistence = _CLOSE
             self._hand_over(b"")
+
+    def _persistence_of(self, version: str) -> Persistence:
+        # An upgrade is not accepted. What comes behind it may be of either protocol, so it is not read.
+        if self._closes or self._parser.should_upgrade() or not self._parser.should_keep_alive():
+            return _CLOSE
+        if version == "1.1":
+            return _KEEP
+        return _KEEP_AND_SAY if self._stays else _CLOSE
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0
@@ -226,17 +277,6 @@ class RequestReader:
 
     def _body_too_large(self) -> RequestRefused:
         return RequestRefused(413, f"a body has at most {self._bounds.body_bytes} bytes")
-
-
-def _path_of_absolute(target: bytes) -> bytes:
-    """The path of a request target that is absolute (RFC 9112, 3.2)."""
-    try:
-        target = httptools.parse_url(target).path or b"/"
-    except httptools.HttpParserInvalidURLError:
-        target = b""
-    if not target.startswith(b"/"):
-        raise RequestRefused(400, "a request target is a path, such as /check/default")
-    return target
 
 
 class _BodyOnly:
