@@ -36,6 +36,9 @@ IDENTITIES: dict[str, dict[str, Any]] = {
     "nested": {"first_of": ["auth", "pass", "who"]},
 }
 NAMES = [*IDENTITIES, "ip", "endpoint", "host", "method"]
+PARSED = ["session", "token", "page", "apikey", "who", "place", "nested"]
+"""Those that read a cookie or a parameter, which frameworks parse each in a way of its own."""
+
 KEYS = ["generic_key", "generic_key", "user", "remote_address", "Authorization"]
 WANTED: st.SearchStrategy[Any] = st.one_of(
     st.just(True),
@@ -73,18 +76,17 @@ def conditions(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> dict[str, Any]:
-    """A policy with every kind of identity and condition."""
-    tiers = draw(
-        st.sampled_from(
-            [
-                None,
-                {"from": {"header": "X-Tier"}, "default": "free"},
-                {"from": {"entry": "user"}, "default": "free"},
-                {"from": {"identity": "nested"}, "map": {"1": "pro", "u": "free"}, "default": "free"},
-            ]
-        )
-    )
+def policies(draw: st.DrawFn, *, parsed: bool = True) -> dict[str, Any]:
+    """A policy with every kind of identity, but for those that are `parsed` if that is False, and of condition."""
+    names = [name for name in NAMES if parsed or name not in PARSED]
+    kinds_of_tiers: list[dict[str, Any] | None] = [
+        None,
+        {"from": {"header": "X-Tier"}, "default": "free"},
+        {"from": {"entry": "user"}, "default": "free"},
+    ]
+    if parsed:
+        kinds_of_tiers.append({"from": {"identity": "nested"}, "map": {"1": "pro", "u": "free"}, "default": "free"})
+    tiers = draw(st.sampled_from(kinds_of_tiers))
     texts = st.lists(st.sampled_from(LIMITS), min_size=1, max_size=2, unique=True).map("; ".join)
     in_units = texts.map(lambda text: f"{text}; 50 tokens/minute")
     limits: st.SearchStrategy[Any] = st.one_of(texts, texts, in_units)
@@ -94,7 +96,7 @@ def policies(draw: st.DrawFn) -> dict[str, Any]:
     for number in range(draw(st.integers(1, 6))):
         rule: dict[str, Any] = {
             "name": f"rule{number}",
-            "by": draw(st.lists(st.sampled_from(NAMES), max_size=3, unique=True)),
+            "by": draw(st.lists(st.sampled_from(names), max_size=3, unique=True)),
             "limits": draw(limits),
             "missing": draw(st.sampled_from(["anonymous", "anonymous", "refuse"])),
             "repeated": draw(st.sampled_from(["count", "count", "refuse"])),

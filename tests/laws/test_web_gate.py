@@ -227,14 +227,14 @@ def django_requests() -> st.SearchStrategy[Any]:
     return of_scopes | of_environs
 
 
-@given(policies(), st.lists(django_requests(), min_size=1, max_size=8))
+@given(policies(parsed=False), st.lists(django_requests(), min_size=1, max_size=8))
 def test_a_request_of_django_is_read_alike_both_ways(policy: dict[str, Any], history: list[Any]) -> None:
     resolver = Resolver(read_policy(policy), Asked, "")
     native = cast(Any, core.native).NativeGate.of(resolver)
     gate = web_gate(
         native, ruleset=ALL_RULES, cost=1, kind=DjangoRequest, tells=None, asynchronous=False, websockets=False
     )
-    assume(gate is not None)
+    assert gate is not None
     for made in history:
         try:
             asked = DjangoRequest(made(), "GET /each")

@@ -84,7 +84,7 @@ class DjangoRequest(Request):
     def path(self) -> str:  # type: ignore[override]
         """As it was sent, with its query: what Django has decoded is encoded again."""
         if not self._path:
-            path, asked = quote(self.django.path, safe=_IN_A_PATH), self.django.META.get("QUERY_STRING", "")
+            path, asked = quote(self.django.path, safe=_IN_A_PATH) or "/", self.django.META.get("QUERY_STRING", "")
             self._path = f"{path}?{asked}" if asked else path
         return self._path
 
