@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import os
+import select
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ FORMATS: tuple[Format, ...] = ("auto", "common", "json", "csv", "tsv")
 _LONGEST_REST = 4 * CHUNK
 _TOO_LONG = f"the line is longer than {LONGEST_LINE} characters"
 _SAMPLE_LINES = 50
+_SIGNALS_HEARD_S = 0.5
 _ROWS = 1000
 _MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
@@ -238,9 +240,24 @@ def open_logs(names: Sequence[str], reading: Reading, folder: Path) -> list[Log]
             continue
         copy = folder / f"copy-{place}"
         with copy.open("wb") as into, nullcontext(standard_input()) if name == "-" else path.open("rb") as stream:
-            shutil.copyfileobj(stream, into, CHUNK)
+            _copy(stream, into)
         logs.append(Log(copy, reading, "standard input" if name == "-" else name))
     return logs
+
+
+def _copy(stream: BinaryIO, into: BinaryIO) -> None:
+    """Copy what comes, until its end. A signal is heard soon, even one that comes just before a read."""
+    try:
+        pipe = stream.fileno()
+    except OSError:  # it is no file of the system
+        shutil.copyfileobj(stream, into, CHUNK)
+        return
+    while True:
+        if select.select([pipe], [], [], _SIGNALS_HEARD_S)[0]:
+            piece = os.read(pipe, CHUNK)
+            if not piece:
+                return
+            into.write(piece)
 
 
 def standard_input() -> BinaryIO:

@@ -88,10 +88,11 @@ class RequestReader:
 
     def feed(self, piece: bytes | memoryview) -> None:
         """Parse what has come. Raises RequestRefused; after that, and after an upgrade, nothing more can be fed."""
-        unparsed = bytes(piece)
-        while unparsed:
-            count = self._count_of_one_kind(unparsed)
-            part, unparsed = unparsed[:count], unparsed[count:]
+        whole, at = bytes(piece), 0
+        is_ascii = whole.isascii()
+        while at < len(whole):
+            end = self._end_of_one_kind(whole, at, is_ascii=is_ascii)
+            part, at = whole[at:end], end
             if self.phase != BODY and not (self._in_fields or part.isascii()):
                 part = ascii_line(part)
             if not self._parse(part):
@@ -100,16 +101,20 @@ class RequestReader:
             if part.endswith(b"\n"):
                 self._in_fields = self.phase == HEAD and bool(self._url)
 
-    def _count_of_one_kind(self, piece: bytes) -> int:
-        """How many bytes may be parsed at once: where some are no ASCII, all of a request's first line, or none."""
-        if piece.isascii():
-            return piece.rfind(b"\n") + 1 or len(piece)
+    def _end_of_one_kind(self, whole: bytes, at: int, *, is_ascii: bool) -> int:
+        """How far may be parsed at once: where some bytes are no ASCII, all of a request's first line, or none."""
+        if is_ascii:
+            return whole.rfind(b"\n", at) + 1 or len(whole)
         if self.phase != BODY:
-            return piece.find(b"\n") + 1 or len(piece)
+            return whole.find(b"\n", at) + 1 or len(whole)
         if self._length >= 0:
-            return max(self._length - self._body_size, 1)
-        end = (self._tail + piece).find(b"\n\r\n")  # of the chunks, or of something in them
-        return len(piece) if end < 0 else end + 3 - len(self._tail)
+            return at + max(self._length - self._body_size, 1)
+        # The end of the chunks, or of something in them; it may have begun in what was parsed before.
+        begun = (self._tail + whole[at : at + 2]).find(b"\n\r\n")
+        if begun >= 0:
+            return at + begun + 3 - len(self._tail)
+        end = whole.find(b"\n\r\n", at)
+        return len(whole) if end < 0 else end + 3
 
     def _parse(self, part: bytes) -> bool:
         """Parse a part of what has come; whether more can be parsed."""
