@@ -58,7 +58,7 @@ def _check(file: str) -> _Checked:
 
 
 def _standard_input() -> bytes:
-    from headgate.replay.sources import standard_input
+    from headgate.replay.pipes import standard_input
 
     return standard_input().read(LARGEST_BYTES + 1)
 

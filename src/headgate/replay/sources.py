@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import codecs
 import csv
-import os
-import select
-import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from errno import EBADF
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, BinaryIO, Literal
+from typing import IO, Literal
 
 from headgate.errors import ConfigError
 from headgate.replay.common_log import FIELDS, common_reader, read_block
@@ -24,6 +19,7 @@ from headgate.replay.compressed import CHUNK, Damaged, chunks_of
 from headgate.replay.entries import LONGEST_LINE, Block, Entry, Tally, Unread, Unreadable
 from headgate.replay.fielded_log import FieldNames, json_reader, row_reader
 from headgate.replay.log_costs import PLAIN, CostFields
+from headgate.replay.pipes import copy_pipe, standard_input
 from headgate.replay.times import Calendar, TimeReader, UnknownTime
 
 Format = Literal["auto", "common", "json", "csv", "tsv"]
@@ -32,7 +28,6 @@ FORMATS: tuple[Format, ...] = ("auto", "common", "json", "csv", "tsv")
 _LONGEST_REST = 4 * CHUNK
 _TOO_LONG = f"the line is longer than {LONGEST_LINE} characters"
 _SAMPLE_LINES = 50
-_SIGNALS_HEARD_S = 0.5
 _ROWS = 1000
 _MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
@@ -240,31 +235,9 @@ def open_logs(names: Sequence[str], reading: Reading, folder: Path) -> list[Log]
             continue
         copy = folder / f"copy-{place}"
         with copy.open("wb") as into, nullcontext(standard_input()) if name == "-" else path.open("rb") as stream:
-            _copy(stream, into)
+            copy_pipe(stream, into)
         logs.append(Log(copy, reading, "standard input" if name == "-" else name))
     return logs
-
-
-def _copy(stream: BinaryIO, into: BinaryIO) -> None:
-    """Copy what comes, until its end. A signal is heard soon, even one that comes just before a read."""
-    try:
-        pipe = stream.fileno()
-    except OSError:  # it is no file of the system
-        shutil.copyfileobj(stream, into, CHUNK)
-        return
-    while True:
-        if select.select([pipe], [], [], _SIGNALS_HEARD_S)[0]:
-            piece = os.read(pipe, CHUNK)
-            if not piece:
-                return
-            into.write(piece)
-
-
-def standard_input() -> BinaryIO:
-    """Standard input; raises OSError where it was closed before Python began."""
-    if sys.stdin is None:
-        raise OSError(EBADF, os.strerror(EBADF), "standard input")
-    return sys.stdin.buffer
 
 
 def detect_format(sample: bytes) -> Format | None:

@@ -103,10 +103,8 @@ class RequestReader:
 
     def _end_of_one_kind(self, whole: bytes, at: int, *, is_ascii: bool) -> int:
         """How far may be parsed at once: where some bytes are no ASCII, all of a request's first line, or none."""
-        if is_ascii:
-            return whole.rfind(b"\n", at) + 1 or len(whole)
-        if self.phase != BODY:
-            return whole.find(b"\n", at) + 1 or len(whole)
+        if is_ascii or self.phase != BODY:
+            return (whole.rfind if is_ascii else whole.find)(b"\n", at) + 1 or len(whole)
         if self._length >= 0:
             return at + max(self._length - self._body_size, 1)
         # The end of the chunks, or of something in them; it may have begun in what was parsed before.
