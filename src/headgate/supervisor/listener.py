@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from contextlib import suppress
 
 from headgate.errors import ConfigError
 
 BACKLOG = 2048
+
+_CLOSED_WITHIN_S = 0.05
+"""How long an event loop may take to close a listening socket, once it is told to."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -25,6 +30,28 @@ def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
     with listen(host, port) as alone:
         host, port = alone.getsockname()[:2]
     return [_listener(host, port, shared=True) for _ in range(count)]
+
+
+async def stop_listening(server: asyncio.AbstractServer, listener: socket.socket) -> list[socket.socket]:
+    """Close the port of an event loop's server; gives the connections that were made and wait to be accepted.
+
+    The system resets what waits when the last descriptor of the port is closed, and an event loop closes its own some
+    time after it is told to. So another one keeps the port until then, and nothing stands between the last look at what
+    waits and its end.
+    """
+    try:
+        port = listener.dup()
+    except OSError:  # the process may open no more: what waits is reset
+        server.close()
+        return []
+    server.close()
+    await asyncio.sleep(_CLOSED_WITHIN_S)
+    waiting = []
+    with suppress(OSError):
+        while True:
+            waiting.append(port.accept()[0])
+    port.close()
+    return waiting
 
 
 def address_of(listener: socket.socket, scheme: str = "http") -> str:

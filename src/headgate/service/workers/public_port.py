@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from contextlib import suppress
 
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.connections import Connections
 from headgate.service.workers.port import FINISH_WITHIN_S, LOOK_EVERY_S, REFUSE_BEFORE_S
-from headgate.supervisor.listener import BACKLOG
+from headgate.supervisor.listener import BACKLOG, stop_listening
 
 log = logging.getLogger("headgate")
 
@@ -41,11 +40,8 @@ class PublicPort:
     async def end(self, at_once: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         connections = self.connections
-        with suppress(OSError):  # those that wait to be accepted were connected: they are answered, too
-            while True:
-                accepted, _ = self._listener.accept()
-                await loop.connect_accepted_socket(connections, accepted)
-        self._server.close()
+        for accepted in await stop_listening(self._server, self._listener):
+            await loop.connect_accepted_socket(connections, accepted)
         deadline = loop.time() + FINISH_WITHIN_S
         quiet_until = loop.time() + _QUIET_S
         await asyncio.sleep(LOOK_EVERY_S)  # what was accepted becomes a connection
