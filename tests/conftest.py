@@ -25,14 +25,10 @@ LONGEST = (
 )
 """Files of integration tests that take longest, the longest first."""
 
-settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=15)
+settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
 settings.register_profile(
-    "mutants",
-    parent=settings.get_profile("ci"),
-    max_examples=30,
-    phases=[Phase.explicit, Phase.generate],
-    print_blob=False,
+    "mutants", parent=settings.get_profile("short"), phases=[Phase.explicit, Phase.generate], print_blob=False
 )
 settings.register_profile(
     "long", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True

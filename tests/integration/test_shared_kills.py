@@ -16,13 +16,10 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif("shared" not in KINDS, reason="the shared store needs the native core"),
 ]
-IN_LONG_RUNS = ("several shards, new keys", "several shards, all given back")
-"""They take longest, and go the ways of two others."""
 
 
 def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not() -> None:
-    names = [scenario.name for scenario in scenarios()]
-    steps, names = ("", names) if LONG else ("2000", [name for name in names if name not in IN_LONG_RUNS])
+    steps, names = "" if LONG else "6000", [scenario.name for scenario in scenarios()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         told_of_each = list(pool.map(lambda name: told("killing.py", steps, name, within_s=7200), names))
     results = [result for [result] in told_of_each]
@@ -37,7 +34,7 @@ def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not(
 def test_a_process_killed_at_any_instruction_of_holding_leaves_the_hold_made_and_settled_or_not() -> None:
     names = [scenario.name for scenario in scenarios_of_holds()]
     assert len(names) >= 28
-    steps, chosen = ("", names) if LONG else ("2000", [name for name in names if "shards" not in name][::4])
+    steps, chosen = ("", names) if LONG else ("5000", [name for name in names if "shards" not in name][::4])
     chosen = list(dict.fromkeys([*chosen, "a full store forgets"]))  # survivors go on in a zone that is full
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         told_of_each = list(pool.map(lambda name: told("killing_holds.py", steps, name, within_s=7200), chosen))
