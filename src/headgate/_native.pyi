@@ -6,7 +6,7 @@ since the Unix epoch. Safe under threads; a call that raises has charged nothing
 
 from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Self, final
 
 from headgate.clock import Clock
 from headgate.costs import Cost
@@ -19,6 +19,7 @@ from headgate.replay.entries import Entry
 
 __all__ = [
     "Answers",
+    "AsgiEntry",
     "BoundLimits",
     "CheckBatch",
     "CheckQueue",
@@ -26,6 +27,7 @@ __all__ = [
     "Checks",
     "Decision",
     "Decisions",
+    "DependencyEntry",
     "Door",
     "FieldSender",
     "FieldStarter",
@@ -49,6 +51,7 @@ __all__ = [
     "Table",
     "Tls",
     "WebGate",
+    "WsgiEntry",
     "Zone",
     "ZoneLines",
     "copied_response",
@@ -743,6 +746,27 @@ class Answers:
 
     def decision_json(self, decision: Decision) -> str:
         """The decision as JSON, as `/v1/check` answers it."""
+
+class AsgiEntry:
+    """`headgate.http.server.entries.PythonAsgiEntry`"""
+
+    def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+        """An awaitable, perhaps that of the application."""
+
+class WsgiEntry:
+    """`headgate.http.server.entries.PythonWsgiEntry`"""
+
+    def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        """The parts of a response."""
+
+class DependencyEntry:
+    """`headgate.http.server.entries.PythonDependencyEntry`"""
+
+    def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
+    def __call__(self, connection: Any, response: Any = None) -> Any:
+        """An awaitable of a decision, or of None."""
 
 @final
 class RateLimitFields:

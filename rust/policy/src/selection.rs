@@ -217,28 +217,36 @@ impl<'a, L> Resolved<'a, L> {
         })
     }
 
-    /// The hash of a key; that of one or two values, as most are, is made without a list of its parts.
+    /// The hash of a key; that of one or two parts, as most are, is made without a list of them.
     #[inline]
     fn hash_of(&self, recipe: &Recipe, seed: &Seed) -> Option<KeyHash> {
-        if let [only] = recipe.members[..]
-            && let Some(value) = self.value(only)
-        {
-            return hash_key(&[value], seed);
-        }
-        if let [one, other] = recipe.members[..]
-            && let (Some(one), Some(other)) = (self.value(one), self.value(other))
-        {
-            return hash_key(&[one, other], seed);
+        match recipe.members[..] {
+            [only] => match self.one_or_two(only) {
+                Some((None, value)) => return hash_key(&[value], seed),
+                Some((Some(name), value)) => return hash_key(&[name, value], seed),
+                None => {}
+            },
+            [one, other] => {
+                if let (Some((None, one)), Some((None, other))) = (self.one_or_two(one), self.one_or_two(other)) {
+                    return hash_key(&[one, other], seed);
+                }
+            }
+            _ => {}
         }
         self.hash_of_parts(recipe, seed)
     }
 
-    /// What an extractor gave, where that is one part.
+    /// The parts that an extractor gave, or that stand in for what it lacks, where they are no more than two.
     #[inline]
-    fn value(&self, member: usize) -> Option<&str> {
+    fn one_or_two(&self, member: usize) -> Option<(Option<&str>, &str)> {
         match &self.given[member] {
-            Given::Had { names, value } if names.is_empty() => Some(value),
-            _ => None,
+            Given::Had { names, value } => match names[..] {
+                [] => Some((None, value)),
+                [name] => Some((Some(name), value)),
+                _ => None,
+            },
+            Given::Missing => Some((Some(ANONYMOUS), &*self.selection.extractors[member].identity.name)),
+            Given::Repeated(_) => None,
         }
     }
 

@@ -16,6 +16,7 @@ mod decisions;
 mod descriptor_subject;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod door;
+mod entries;
 mod environ_subject;
 mod fields;
 mod freed;
@@ -93,6 +94,12 @@ mod _native {
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
     use crate::door::Tls;
+    #[pymodule_export]
+    use crate::entries::AsgiEntry;
+    #[pymodule_export]
+    use crate::entries::DependencyEntry;
+    #[pymodule_export]
+    use crate::entries::WsgiEntry;
     #[pymodule_export]
     use crate::fields::RateLimitFields;
     #[pymodule_export]

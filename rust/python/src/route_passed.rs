@@ -35,6 +35,16 @@ impl RoutePassed {
         self.fields.bind(py)
     }
 
+    /// What was decided, as Python has it.
+    #[inline]
+    pub fn decision_of(&self, py: Python<'_>) -> PyResult<Py<Decision>> {
+        if let Some(told) = self.told.get() {
+            return Ok(told.clone_ref(py));
+        }
+        let made = Py::new(py, self.decision.clone_ref(py))?;
+        Ok(self.told.get_or_init(|| made).clone_ref(py))
+    }
+
     /// Whether an exchange has taken its place.
     #[inline]
     pub fn is_continued(&self) -> bool {
@@ -51,11 +61,7 @@ impl RoutePassed {
 
     #[getter]
     fn decision(&self, py: Python<'_>) -> PyResult<Py<Decision>> {
-        if let Some(told) = self.told.get() {
-            return Ok(told.clone_ref(py));
-        }
-        let made = Py::new(py, self.decision.clone_ref(py))?;
-        Ok(self.told.get_or_init(|| made).clone_ref(py))
+        self.decision_of(py)
     }
 
     #[getter]

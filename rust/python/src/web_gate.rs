@@ -41,6 +41,10 @@ enum Came<'py> {
     Told(Bound<'py, PyAny>),
 }
 
+/// What a request that passes at once is answered by, which then tells what remains; else the decision, None where only
+/// Python can say it.
+pub type Passing<'py> = Result<Bound<'py, PyAny>, Option<Bound<'py, PyAny>>>;
+
 /// Decides for the requests of one application or route.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct WebGate {
@@ -96,25 +100,9 @@ impl WebGate {
         &self,
         py: Python<'py>,
         scope: &Bound<'py, PyAny>,
-        send: Bound<'py, PyAny>,
+        send: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Ok(scope) = scope.cast_exact::<PyDict>() else {
-            return Ok(None);
-        };
-        let is_judged =
-            is_type(scope, intern!(py, "http"))? || (self.websockets && is_type(scope, intern!(py, "websocket"))?);
-        if !is_judged {
-            return Ok(None);
-        }
-        let subject = ScopeSubject::new(scope, &self.reading, self.reading.endpoint_or(""));
-        Ok(match self.decide(py, &subject)? {
-            None => None,
-            Some(Came::Told(told)) => Some(told),
-            Some(Came::Silently) => Some(send),
-            Some(Came::Passes(fields)) => {
-                Some(Bound::new(py, FieldSender::new(send.unbind(), fields.unbind()))?.into_any())
-            }
-        })
+        self.sender(py, scope, send).map(|came| came.map_or_else(|decided| decided, Some))
     }
 
     fn ask_route<'py>(
@@ -146,19 +134,9 @@ impl WebGate {
         &self,
         py: Python<'py>,
         environ: &Bound<'py, PyAny>,
-        start_response: Bound<'py, PyAny>,
+        start_response: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Ok(environ) = environ.cast_exact::<PyDict>() else {
-            return Ok(None);
-        };
-        Ok(match self.decide(py, &EnvironSubject::new(environ, &self.reading, self.reading.endpoint_or("")))? {
-            None => None,
-            Some(Came::Told(told)) => Some(told),
-            Some(Came::Silently) => Some(start_response),
-            Some(Came::Passes(fields)) => {
-                Some(Bound::new(py, FieldStarter::new(start_response.unbind(), fields.unbind()))?.into_any())
-            }
-        })
+        self.starter(py, environ, start_response).map(|came| came.map_or_else(|decided| decided, Some))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -170,6 +148,54 @@ impl WebGate {
 }
 
 impl WebGate {
+    /// Its `send` for a request that passes at once.
+    #[inline]
+    pub fn sender<'py>(
+        &self,
+        py: Python<'py>,
+        scope: &Bound<'py, PyAny>,
+        send: &Bound<'py, PyAny>,
+    ) -> PyResult<Passing<'py>> {
+        let Ok(scope) = scope.cast_exact::<PyDict>() else {
+            return Ok(Err(None));
+        };
+        let is_judged =
+            is_type(scope, intern!(py, "http"))? || (self.websockets && is_type(scope, intern!(py, "websocket"))?);
+        if !is_judged {
+            return Ok(Err(None));
+        }
+        let subject = ScopeSubject::new(scope, &self.reading, self.reading.endpoint_or(""));
+        Ok(match self.decide(py, &subject)? {
+            None => Err(None),
+            Some(Came::Told(told)) => Err(Some(told)),
+            Some(Came::Silently) => Ok(send.clone()),
+            Some(Came::Passes(fields)) => {
+                Ok(Bound::new(py, FieldSender::new(send.clone().unbind(), fields.unbind()))?.into_any())
+            }
+        })
+    }
+
+    /// Its `start_response` for a request that passes at once.
+    #[inline]
+    pub fn starter<'py>(
+        &self,
+        py: Python<'py>,
+        environ: &Bound<'py, PyAny>,
+        start_response: &Bound<'py, PyAny>,
+    ) -> PyResult<Passing<'py>> {
+        let Ok(environ) = environ.cast_exact::<PyDict>() else {
+            return Ok(Err(None));
+        };
+        Ok(match self.decide(py, &EnvironSubject::new(environ, &self.reading, self.reading.endpoint_or("")))? {
+            None => Err(None),
+            Some(Came::Told(told)) => Err(Some(told)),
+            Some(Came::Silently) => Ok(start_response.clone()),
+            Some(Came::Passes(fields)) => {
+                Ok(Bound::new(py, FieldStarter::new(start_response.clone().unbind(), fields.unbind()))?.into_any())
+            }
+        })
+    }
+
     /// What becomes of a request; None where only Python can say it.
     #[inline]
     fn decide<'py, S: Subject<Error = Trouble>>(&self, py: Python<'py>, subject: &S) -> PyResult<Option<Came<'py>>> {

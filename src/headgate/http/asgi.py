@@ -29,6 +29,7 @@ from headgate.http.server.asgi_request import AsgiRequest
 from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.enforcer import Enforcer
+from headgate.http.server.entries import AsgiEntry, is_awaited
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.nested import JUDGED, nested
 from headgate.http.server.options import AnyPolicy, Options
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 
-class RateLimitMiddleware:
+class RateLimitMiddleware(AsgiEntry):
     """Decides each request before `app` sees it; a refused one never reaches it.
 
     Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, and any other of
@@ -74,11 +75,13 @@ class RateLimitMiddleware:
         self.app = app
         self._enforcer = Enforcer(policy, options, asynchronous=True, kind=self.request_kind, websockets=websockets)
         self._nested = nested(self._enforcer, options, asynchronous=True)
+        self._direct = self._enforcer if self._nested is None else None
         warn_outside_of_cors(self, app)
         self._websockets = websockets
         self._fallback = fallback
+        is_awaited(self, self._judge)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
         enforcer = self._enforcer
         decided: Any = None
         if self._nested is not None:
@@ -95,6 +98,9 @@ class RateLimitMiddleware:
             if callable(decided):
                 await self.app(scope, receive, decided)  # pyright: ignore[reportArgumentType]  # a `send`
                 return
+        await self._judge_rest(scope, receive, send, enforcer, decided)
+
+    async def _judge_rest(self, scope: Scope, receive: Receive, send: Send, enforcer: Enforcer, decided: Any) -> None:
         kind = scope["type"]
         if kind != "http" and not (kind == "websocket" and self._websockets):
             await self.app(scope, receive, self._living(send) if kind == "lifespan" else send)

@@ -17,6 +17,7 @@ from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
+from headgate.http.server.entries import WsgiEntry
 from headgate.http.server.exchange import Exchange
 from headgate.http.server.nested import JUDGED, nested
 from headgate.http.server.options import AnyPolicy, Options, Response
@@ -38,7 +39,7 @@ _WITHOUT_HTTP = ("content-type", "content-length")
 _IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
-class RateLimitMiddleware:
+class RateLimitMiddleware(WsgiEntry):
     """Decides each request before `app` sees it; a refused one never reaches it.
 
     Give a `policy` (a file's path, its values, a Policy or a Gate) or `limits`, and any other of
@@ -61,10 +62,12 @@ class RateLimitMiddleware:
         self.app = app
         self._enforcer = Enforcer(policy, options, asynchronous=False, kind=self.request_kind)
         self._nested = nested(self._enforcer, options, asynchronous=False)
+        self._direct = self._enforcer if self._nested is None else None
         self._fallback = fallback
 
-    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        enforcer, decided = self._enforcer, None
+    def _judge(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        enforcer: Enforcer = self._enforcer
+        decided: Any = None
         if self._nested is not None:
             if JUDGED not in environ:
                 environ[JUDGED] = self._nested.first
@@ -77,6 +80,11 @@ class RateLimitMiddleware:
                 decided = error
             if callable(decided):
                 return self.app(environ, decided)
+        return self._judge_rest(environ, start_response, enforcer, decided)
+
+    def _judge_rest(
+        self, environ: Environ, start_response: StartResponse, enforcer: Enforcer, decided: Any
+    ) -> Iterable[bytes]:
         request = self.request_kind(environ)
         if not enforcer.settles:
             if decided is None:

@@ -1,0 +1,159 @@
+//! Where servers and frameworks come in: what they call is native, so a request that passes at once enters no code of
+//! Python on its way.
+
+use pyo3::exceptions::PyStopIteration;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use crate::route_passed::RoutePassed;
+use crate::route_places::RoutePlaces;
+use crate::web_gate::{Passing, WebGate};
+
+/// The base of a middleware of ASGI; the native twin of `headgate.http.server.entries.PythonAsgiEntry`.
+#[pyclass(subclass, frozen, module = "headgate._native")]
+pub struct AsgiEntry;
+
+#[pymethods]
+impl AsgiEntry {
+    #[new]
+    #[pyo3(signature = (*_told, **_named))]
+    fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
+        Self
+    }
+
+    fn __call__<'py>(
+        slf: &Bound<'py, Self>,
+        scope: &Bound<'py, PyAny>,
+        receive: &Bound<'py, PyAny>,
+        send: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let Some((enforcer, gate)) = direct(slf)? else {
+            return slf.call_method1(intern!(py, "_judge"), (scope, receive, send));
+        };
+        match came(py, gate.get().sender(py, scope, send))? {
+            Ok(send) => slf.getattr(intern!(py, "app"))?.call1((scope, receive, send)),
+            Err(decided) => slf.call_method1(intern!(py, "_judge_rest"), (scope, receive, send, enforcer, decided)),
+        }
+    }
+}
+
+/// The base of a middleware of WSGI; the native twin of `headgate.http.server.entries.PythonWsgiEntry`.
+#[pyclass(subclass, frozen, module = "headgate._native")]
+pub struct WsgiEntry;
+
+#[pymethods]
+impl WsgiEntry {
+    #[new]
+    #[pyo3(signature = (*_told, **_named))]
+    fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
+        Self
+    }
+
+    fn __call__<'py>(
+        slf: &Bound<'py, Self>,
+        environ: &Bound<'py, PyAny>,
+        start_response: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let Some((enforcer, gate)) = direct(slf)? else {
+            return slf.call_method1(intern!(py, "_judge"), (environ, start_response));
+        };
+        match came(py, gate.get().starter(py, environ, start_response))? {
+            Ok(start) => slf.getattr(intern!(py, "app"))?.call1((environ, start)),
+            Err(decided) => slf.call_method1(intern!(py, "_judge_rest"), (environ, start_response, enforcer, decided)),
+        }
+    }
+}
+
+/// The enforcer that judges whatever comes here, and its native gate; None where there is none, or Python is to find out.
+#[inline]
+fn direct<'py, T>(entry: &Bound<'py, T>) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, WebGate>)>> {
+    let py = entry.py();
+    let enforcer = entry.as_any().getattr(intern!(py, "_direct"))?;
+    if enforcer.is_none() {
+        return Ok(None);
+    }
+    let gate = enforcer.getattr(intern!(py, "web_gate"))?;
+    Ok(gate.cast_into::<WebGate>().ok().map(|gate| (enforcer, gate)))
+}
+
+/// What a native gate says of a request; also the error of a store that gave no decision.
+#[inline]
+fn came<'py>(py: Python<'py>, said: PyResult<Passing<'py>>) -> PyResult<Passing<'py>> {
+    said.or_else(|error| Ok(Err(Some(store_error(py, error)?))))
+}
+
+/// The base of a limit that is a dependency of FastAPI; the native twin of
+/// `headgate.http.server.entries.PythonDependencyEntry`.
+#[pyclass(subclass, frozen, module = "headgate._native")]
+pub struct DependencyEntry;
+
+#[pymethods]
+impl DependencyEntry {
+    #[new]
+    #[pyo3(signature = (*_told, **_named))]
+    fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
+        Self
+    }
+
+    #[pyo3(signature = (connection, response = None))]
+    fn __call__<'py>(
+        slf: &Bound<'py, Self>,
+        connection: &Bound<'py, PyAny>,
+        response: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let Some(response) = response else {
+            return slf.call_method1(intern!(py, "_stand_wrong"), ());
+        };
+        let asked = match slf.getattr(intern!(py, "_places"))?.cast::<RoutePlaces>() {
+            Ok(places) => RoutePlaces::ask(places, &connection.getattr(intern!(py, "scope"))?),
+            Err(_) => Ok(None),
+        };
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(error) => Some((store_error(py, error)?, py.None()).into_pyobject(py)?.into_any()),
+        };
+        if let Some(Ok(passed)) = asked.as_ref().map(|asked| asked.cast::<RoutePassed>()) {
+            let fields = passed.get().fields_of(py);
+            let told = response.getattr(intern!(py, "raw_headers"))?;
+            match told.cast_exact::<PyList>() {
+                Ok(told) if told.is_empty() => _ = told.as_sequence().in_place_concat(fields.as_sequence())?,
+                _ => _ = slf.call_method1(intern!(py, "_tell"), (response, fields))?,
+            }
+            return Ok(Bound::new(py, Come(passed.get().decision_of(py)?.into_any()))?.into_any());
+        }
+        slf.call_method1(intern!(py, "_judge"), (connection, response, asked))
+    }
+}
+
+/// An awaitable that has come already.
+#[pyclass(frozen, module = "headgate._native")]
+struct Come(Py<PyAny>);
+
+#[pymethods]
+impl Come {
+    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<()> {
+        Err(PyStopIteration::new_err(self.0.clone_ref(py)))
+    }
+}
+
+/// The error of a store that gave no decision; what else went wrong is raised.
+#[cold]
+fn store_error<'py>(py: Python<'py>, error: PyErr) -> PyResult<Bound<'py, PyAny>> {
+    static STORE_ERROR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let kind =
+        STORE_ERROR.get_or_try_init(py, || py.import("headgate.errors")?.getattr("StoreError").map(Bound::unbind))?;
+    if error.matches(py, kind.bind(py))? { Ok(error.into_value(py).into_bound(py).into_any()) } else { Err(error) }
+}

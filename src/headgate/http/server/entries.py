@@ -1,0 +1,91 @@
+"""Where servers and frameworks come in: the bases of what they call.
+
+Natively a request that passes at once enters no code of Python here on its way; all others do, as all do without a
+native core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+from headgate import core
+from headgate.http.server.asgi_messages import Receive, Scope, Send
+from headgate.http.server.wsgi_messages import Environ, StartResponse
+
+if TYPE_CHECKING:
+    from headgate.decision import Decision
+    from headgate.http.server.enforcer import Enforcer
+
+
+class PythonAsgiEntry:
+    """The base of a middleware of ASGI. A call gives a coroutine, which may be the application's own."""
+
+    _direct: Enforcer | None
+    """Whose native gate is asked first; None where Python is to find out who judges a request."""
+
+    if TYPE_CHECKING:
+        app: Callable[[Scope, Receive, Send], Awaitable[None]]
+        """What a request is handed to that passes."""
+
+        _judge: Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
+        _judge_rest: Callable[[Scope, Receive, Send, Enforcer, Any], Coroutine[Any, Any, None]]
+        """`_judge` for what the enforcer has decided natively, None where it has not."""
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        return self._judge(scope, receive, send)
+
+
+class PythonWsgiEntry:
+    """The base of a middleware of WSGI."""
+
+    _direct: Enforcer | None
+    """As that of `PythonAsgiEntry`."""
+
+    if TYPE_CHECKING:
+        app: Callable[[Environ, StartResponse], Iterable[bytes]]
+        _judge: Callable[[Environ, StartResponse], Iterable[bytes]]
+        _judge_rest: Callable[[Environ, StartResponse, Enforcer, Any], Iterable[bytes]]
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        return self._judge(environ, start_response)
+
+
+class PythonDependencyEntry:
+    """The base of a limit that is a dependency of FastAPI. What a call gives is to be awaited."""
+
+    if TYPE_CHECKING:
+        _places: Any
+        """What it has made of routes: `headgate.integrations.starlette.places.Places`."""
+
+        _judge: Callable[[Any, Any, Any], Coroutine[Any, Any, Any]]
+        """Given what was decided natively, None where it was not."""
+
+        _tell: Callable[[Any, Any], None]
+        """Has a response say what remains that says something already."""
+
+        _stand_wrong: Callable[[], Any]
+        """Raises the error of what is called without a response."""
+
+    def __call__(self, connection: Any, response: Any = None) -> Awaitable[Decision | None]:
+        return self._stand_wrong() if response is None else self._judge(connection, response, None)
+
+
+if TYPE_CHECKING or core.native is None:
+    AsgiEntry = PythonAsgiEntry
+    WsgiEntry = PythonWsgiEntry
+    DependencyEntry = PythonDependencyEntry
+else:
+    AsgiEntry = core.native.AsgiEntry
+    WsgiEntry = core.native.WsgiEntry
+    DependencyEntry = core.native.DependencyEntry
+
+
+def is_awaited(entry: AsgiEntry | DependencyEntry, call: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+    """Have an entry say that its call is to be awaited: servers and frameworks ask the attribute of the object.
+
+    Python itself calls what the class has. `call` does the same as that; a subclass that has a call of its own says
+    so itself.
+    """
+    if type(entry).__call__ in (AsgiEntry.__call__, DependencyEntry.__call__):
+        vars(entry)["__call__"] = call
