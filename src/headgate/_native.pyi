@@ -19,7 +19,7 @@ from headgate.replay.entries import Entry
 
 __all__ = [
     "Answers",
-    "AsgiEntry",
+    "AsgiCallable",
     "BoundLimits",
     "CheckBatch",
     "CheckQueue",
@@ -27,7 +27,7 @@ __all__ = [
     "Checks",
     "Decision",
     "Decisions",
-    "DependencyEntry",
+    "DependencyCallable",
     "Door",
     "FieldSender",
     "FieldStarter",
@@ -51,7 +51,7 @@ __all__ = [
     "Table",
     "Tls",
     "WebGate",
-    "WsgiEntry",
+    "WsgiCallable",
     "Zone",
     "ZoneLines",
     "copied_response",
@@ -747,22 +747,22 @@ class Answers:
     def decision_json(self, decision: Decision) -> str:
         """The decision as JSON, as `/v1/check` answers it."""
 
-class AsgiEntry:
-    """`headgate.http.server.entries.PythonAsgiEntry`"""
+class AsgiCallable:
+    """`headgate.http.server.callables.PythonAsgiCallable`"""
 
     def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         """An awaitable, perhaps that of the application."""
 
-class WsgiEntry:
-    """`headgate.http.server.entries.PythonWsgiEntry`"""
+class WsgiCallable:
+    """`headgate.http.server.callables.PythonWsgiCallable`"""
 
     def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
     def __call__(self, environ: Any, start_response: Any) -> Any:
         """The parts of a response."""
 
-class DependencyEntry:
-    """`headgate.http.server.entries.PythonDependencyEntry`"""
+class DependencyCallable:
+    """`headgate.http.server.callables.PythonDependencyCallable`"""
 
     def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
     def __call__(self, connection: Any, response: Any = None) -> Any:

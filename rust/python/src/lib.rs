@@ -5,6 +5,7 @@ mod answers;
 mod any_table;
 mod arguments;
 mod bound;
+mod callables;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod check_batch;
 mod check_queue;
@@ -16,7 +17,6 @@ mod decisions;
 mod descriptor_subject;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod door;
-mod entries;
 mod environ_subject;
 mod fields;
 mod freed;
@@ -72,6 +72,12 @@ mod _native {
     use crate::answers::Answers;
     #[pymodule_export]
     use crate::bound::BoundLimits;
+    #[pymodule_export]
+    use crate::callables::AsgiCallable;
+    #[pymodule_export]
+    use crate::callables::DependencyCallable;
+    #[pymodule_export]
+    use crate::callables::WsgiCallable;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
     use crate::check_batch::CheckBatch;
@@ -94,12 +100,6 @@ mod _native {
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
     use crate::door::Tls;
-    #[pymodule_export]
-    use crate::entries::AsgiEntry;
-    #[pymodule_export]
-    use crate::entries::DependencyEntry;
-    #[pymodule_export]
-    use crate::entries::WsgiEntry;
     #[pymodule_export]
     use crate::fields::RateLimitFields;
     #[pymodule_export]

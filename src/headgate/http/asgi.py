@@ -26,10 +26,10 @@ from headgate.http.server.asgi_messages import (
     refuse,
 )
 from headgate.http.server.asgi_request import AsgiRequest
+from headgate.http.server.callables import AsgiCallable, is_awaited
 from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.entries import AsgiEntry, is_awaited
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.nested import JUDGED, nested
 from headgate.http.server.options import AnyPolicy, Options
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 
-class RateLimitMiddleware(AsgiEntry):
+class RateLimitMiddleware(AsgiCallable):
     """Decides each request before `app` sees it; a refused one never reaches it.
 
     Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, and any other of

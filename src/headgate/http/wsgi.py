@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from headgate.decision import Decision
 from headgate.errors import StoreError
+from headgate.http.server.callables import WsgiCallable
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.entries import WsgiEntry
 from headgate.http.server.exchange import Exchange
 from headgate.http.server.nested import JUDGED, nested
 from headgate.http.server.options import AnyPolicy, Options, Response
@@ -39,7 +39,7 @@ _WITHOUT_HTTP = ("content-type", "content-length")
 _IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
-class RateLimitMiddleware(WsgiEntry):
+class RateLimitMiddleware(WsgiCallable):
     """Decides each request before `app` sees it; a refused one never reaches it.
 
     Give a `policy` (a file's path, its values, a Policy or a Gate) or `limits`, and any other of

@@ -23,7 +23,7 @@ from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
 from headgate.http.server.asgi_messages import Fields
-from headgate.http.server.entries import DependencyEntry, is_awaited
+from headgate.http.server.callables import DependencyCallable, is_awaited
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Refusal, RouteOptions, without_content
 from headgate.http.server.routes import (
@@ -87,7 +87,7 @@ class RateLimitExceeded(HTTPException):
         return RefusalResponse(self.refusal, head=head)
 
 
-class RateLimit(DependencyEntry):
+class RateLimit(DependencyCallable):
     """A dependency that limits the routes which depend on it, websockets among them; made by a `RateLimits`.
 
     Its value is the decision, None where a request is not limited, or was not judged; it raises RateLimitExceeded.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headgate.http.server.enforcer import Enforcer
 
 
-class PythonAsgiEntry:
+class PythonAsgiCallable:
     """The base of a middleware of ASGI. A call gives a coroutine, which may be the application's own."""
 
     _direct: Enforcer | None
@@ -36,11 +36,11 @@ class PythonAsgiEntry:
         return self._judge(scope, receive, send)
 
 
-class PythonWsgiEntry:
+class PythonWsgiCallable:
     """The base of a middleware of WSGI."""
 
     _direct: Enforcer | None
-    """As that of `PythonAsgiEntry`."""
+    """As that of `PythonAsgiCallable`."""
 
     if TYPE_CHECKING:
         app: Callable[[Environ, StartResponse], Iterable[bytes]]
@@ -51,7 +51,7 @@ class PythonWsgiEntry:
         return self._judge(environ, start_response)
 
 
-class PythonDependencyEntry:
+class PythonDependencyCallable:
     """The base of a limit that is a dependency of FastAPI. What a call gives is to be awaited."""
 
     if TYPE_CHECKING:
@@ -72,20 +72,20 @@ class PythonDependencyEntry:
 
 
 if TYPE_CHECKING or core.native is None:
-    AsgiEntry = PythonAsgiEntry
-    WsgiEntry = PythonWsgiEntry
-    DependencyEntry = PythonDependencyEntry
+    AsgiCallable = PythonAsgiCallable
+    WsgiCallable = PythonWsgiCallable
+    DependencyCallable = PythonDependencyCallable
 else:
-    AsgiEntry = core.native.AsgiEntry
-    WsgiEntry = core.native.WsgiEntry
-    DependencyEntry = core.native.DependencyEntry
+    AsgiCallable = core.native.AsgiCallable
+    WsgiCallable = core.native.WsgiCallable
+    DependencyCallable = core.native.DependencyCallable
 
 
-def is_awaited(entry: AsgiEntry | DependencyEntry, call: Callable[..., Coroutine[Any, Any, Any]]) -> None:
-    """Have an entry say that its call is to be awaited: servers and frameworks ask the attribute of the object.
+def is_awaited(own: AsgiCallable | DependencyCallable, call: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+    """Have a callable say that its call is to be awaited: servers and frameworks ask the attribute of the object.
 
     Python itself calls what the class has. `call` does the same as that; a subclass that has a call of its own says
     so itself.
     """
-    if type(entry).__call__ in (AsgiEntry.__call__, DependencyEntry.__call__):
-        vars(entry)["__call__"] = call
+    if type(own).__call__ in (AsgiCallable.__call__, DependencyCallable.__call__):
+        vars(own)["__call__"] = call

@@ -11,12 +11,12 @@ use crate::route_passed::RoutePassed;
 use crate::route_places::RoutePlaces;
 use crate::web_gate::{Passing, WebGate};
 
-/// The base of a middleware of ASGI; the native twin of `headgate.http.server.entries.PythonAsgiEntry`.
+/// The base of a middleware of ASGI; the native twin of `headgate.http.server.callables.PythonAsgiCallable`.
 #[pyclass(subclass, frozen, module = "headgate._native")]
-pub struct AsgiEntry;
+pub struct AsgiCallable;
 
 #[pymethods]
-impl AsgiEntry {
+impl AsgiCallable {
     #[new]
     #[pyo3(signature = (*_told, **_named))]
     fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
@@ -40,12 +40,12 @@ impl AsgiEntry {
     }
 }
 
-/// The base of a middleware of WSGI; the native twin of `headgate.http.server.entries.PythonWsgiEntry`.
+/// The base of a middleware of WSGI; the native twin of `headgate.http.server.callables.PythonWsgiCallable`.
 #[pyclass(subclass, frozen, module = "headgate._native")]
-pub struct WsgiEntry;
+pub struct WsgiCallable;
 
 #[pymethods]
-impl WsgiEntry {
+impl WsgiCallable {
     #[new]
     #[pyo3(signature = (*_told, **_named))]
     fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
@@ -70,9 +70,9 @@ impl WsgiEntry {
 
 /// The enforcer that judges whatever comes here, and its native gate; None where there is none, or Python is to find out.
 #[inline]
-fn direct<'py, T>(entry: &Bound<'py, T>) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, WebGate>)>> {
-    let py = entry.py();
-    let enforcer = entry.as_any().getattr(intern!(py, "_direct"))?;
+fn direct<'py, T>(own: &Bound<'py, T>) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, WebGate>)>> {
+    let py = own.py();
+    let enforcer = own.as_any().getattr(intern!(py, "_direct"))?;
     if enforcer.is_none() {
         return Ok(None);
     }
@@ -87,12 +87,12 @@ fn came<'py>(py: Python<'py>, said: PyResult<Passing<'py>>) -> PyResult<Passing<
 }
 
 /// The base of a limit that is a dependency of FastAPI; the native twin of
-/// `headgate.http.server.entries.PythonDependencyEntry`.
+/// `headgate.http.server.callables.PythonDependencyCallable`.
 #[pyclass(subclass, frozen, module = "headgate._native")]
-pub struct DependencyEntry;
+pub struct DependencyCallable;
 
 #[pymethods]
-impl DependencyEntry {
+impl DependencyCallable {
     #[new]
     #[pyo3(signature = (*_told, **_named))]
     fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
