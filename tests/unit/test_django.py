@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -1187,3 +1188,29 @@ def test_what_a_middleware_puts_in_place_of_a_request_is_what_counts(kind: str) 
         assert site.statuses("/login", x_path="/else") == [200]
         assert [site.ask("/", "POST", x_method="DELETE").status_code for _ in range(2)] == [200, 429]
         assert site.ask("/", "DELETE", x_method="POST").status_code == 200
+
+
+def policy_of(limits: str) -> dict[str, Any]:
+    return {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": limits}]}
+
+
+@pytest.fixture(params=["limits", "policy"])
+def site_of(request: pytest.FixtureRequest) -> Callable[[str], dict[str, Any]]:
+    """What settings.HEADGATE says for these limits of all requests."""
+    return lambda limits: {"limits": limits} if request.param == "limits" else {"policy": policy_of(limits)}
+
+
+def test_a_pickle_of_a_response_has_what_is_for_all_clients(site_of: Callable[[str], dict[str, Any]]) -> None:
+    with limited("wsgi", **site_of("9/minute")):
+        answer = RateLimitMiddleware(lambda request: HttpResponse("read", headers={"X-Own": "1"}))(
+            RequestFactory().get("/")
+        )
+    assert "RateLimit" in answer.headers
+    own = {"Content-Type": "text/html; charset=utf-8", "X-Own": "1"}
+    untouched = HttpResponse("read", headers={"X-Own": "1"})
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        for response in (answer, untouched):
+            kept = pickle.loads(pickle.dumps(response, protocol))
+            assert (dict(kept.headers), kept.content, type(kept.headers)) == (own, b"read", type(untouched.headers))
+    answer.headers["RateLimit"] = '"mine";r=1'
+    assert dict(pickle.loads(pickle.dumps(answer)).headers) == {**own, "RateLimit": '"mine";r=1'}

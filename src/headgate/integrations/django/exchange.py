@@ -5,6 +5,7 @@ A request may be judged in a thread and answered on an event loop, and the other
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, cast
 
@@ -95,25 +96,19 @@ class DjangoExchange(ResponseExchange):
 def keep_from_caches(response: Any, told: Sequence[tuple[str, str]]) -> None:
     """Have these fields of a response be for its client alone."""
     if told and type(response.headers) is ResponseHeaders:
-        response.headers = _ClientsHeaders.of(response.headers, told)
+        response.headers._headgate_told = told  # pyright: ignore[reportAttributeAccessIssue]  # for _reduced
 
 
-class _ClientsHeaders(ResponseHeaders):  # type: ignore[misc]
-    """The header fields of a response to one client. Caches of Django pickle a response: they get those for all."""
+def _reduced(headers: ResponseHeaders) -> Any:
+    """What a pickle of headers keeps, as caches of Django do: the fields for all clients."""
+    told = getattr(headers, "_headgate_told", None)
+    if told is None:
+        return headers.__reduce_ex__(4)
+    return ResponseHeaders, ({name: value for name, value in headers.items() if (name, value) not in told},)
 
-    _told: Sequence[tuple[str, str]]
-    """The fields that are for this client alone."""
 
-    @classmethod
-    def of(cls, headers: ResponseHeaders, told: Sequence[tuple[str, str]]) -> _ClientsHeaders:
-        """These fields, not copied."""
-        made = object.__new__(cls)
-        made._store, made._told = headers._store, told
-        return made
-
-    def __reduce__(self) -> tuple[type[ResponseHeaders], tuple[dict[str, str]]]:
-        told = set(self._told)
-        return ResponseHeaders, ({name: value for name, value in self.items() if (name, value) not in told},)
+# Headers of a class of our own would be made for every response, for the sake of the few that are kept.
+copyreg.pickle(ResponseHeaders, _reduced)
 
 
 class _Closers(list[Any]):
