@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from threading import Event, Thread
 from types import ModuleType
 from typing import Any
@@ -59,6 +60,7 @@ from headgate.integrations.django import (
     check_settings,
     each_route,
     exempt,
+    limits,
     rate_limit,
     routing,
     site,
@@ -1214,3 +1216,25 @@ def test_a_pickle_of_a_response_has_what_is_for_all_clients(site_of: Callable[[s
             assert (dict(kept.headers), kept.content, type(kept.headers)) == (own, b"read", type(untouched.headers))
     answer.headers["RateLimit"] = '"mine";r=1'
     assert dict(pickle.loads(pickle.dumps(answer)).headers) == {**own, "RateLimit": '"mine";r=1'}
+
+
+def test_views_are_left_out_by_the_first_request_to_a_site(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Views are imported when the first request comes, and by the first one after other URLs were set."""
+    name = "urls_of_" + tmp_path.name
+    for module in (f"{name}_first", f"{name}_then"):
+        (tmp_path / f"{module}.py").write_text(
+            "from django.http import HttpResponse\n"
+            "from django.urls import path\n"
+            "from headgate.integrations.django import exempt\n"
+            "urlpatterns = [path('', exempt(lambda request: HttpResponse('free')))]\n"
+        )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with limited(kind, limits="1/minute") as site:
+        for module in (f"{name}_first", f"{name}_then"):
+            monkeypatch.setattr(routing, "marked", Event())
+            monkeypatch.setattr(limits, "marked", routing.marked)
+            with override_settings(ROOT_URLCONF=module):
+                site.restart()
+                assert site.statuses("/", "/", "/") == [200] * 3
