@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import json
+import pickle
 import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from threading import Event, Thread
 from types import ModuleType
 from typing import Any
@@ -52,18 +55,22 @@ from broken_store import NO_REDIS, BrokenStore
 from headgate import AsyncGate, ConfigError, MemoryStore, core
 from headgate.http.keys import api_key, first_of, portable
 from headgate.http.server.options import Refusal, Response
+from headgate.integrations import response_exchange
 from headgate.integrations.django import (
     DjangoRequest,
     RateLimitMiddleware,
     check_settings,
     each_route,
+    exchange,
     exempt,
+    limits,
     rate_limit,
     routing,
     site,
     user,
 )
 from headgate.integrations.django.exchange import DjangoExchange
+from headgate.integrations.response_exchange import first_told
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list
@@ -1187,3 +1194,188 @@ def test_what_a_middleware_puts_in_place_of_a_request_is_what_counts(kind: str) 
         assert site.statuses("/login", x_path="/else") == [200]
         assert [site.ask("/", "POST", x_method="DELETE").status_code for _ in range(2)] == [200, 429]
         assert site.ask("/", "DELETE", x_method="POST").status_code == 200
+
+
+def policy_of(limits: str) -> dict[str, Any]:
+    return {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": limits}]}
+
+
+@pytest.fixture(params=["limits", "policy"])
+def site_of(request: pytest.FixtureRequest) -> Callable[[str], dict[str, Any]]:
+    """What settings.HEADGATE says for these limits of all requests."""
+    return lambda limits: {"limits": limits} if request.param == "limits" else {"policy": policy_of(limits)}
+
+
+def test_every_response_tells_what_the_site_s_limits_leave(kind: str, site_of: Callable[[str], dict[str, Any]]) -> None:
+    streamed = stream if kind == "wsgi" else stream_async
+    views = {"plain": read, "stream": streamed, "own": own, "gone": gone, "broken": broken, "page": page}
+    told = {"plain": 200, "stream": 200, "own": 200, "gone": 404, "broken": 500, "page": 200, "nowhere": 404}
+    with limited(kind, [path(name, view) for name, view in views.items()], **site_of("9/minute")) as site:
+        answers = {name: site.ask(f"/{name}") for name in told}
+        assert {name: answer.status_code for name, answer in answers.items()} == told
+        for answer in answers.values():
+            for field in ("RateLimit-Policy", "RateLimit"):
+                assert len(answer.headers.get_list(field)) == 1
+        assert answers["own"].headers["RateLimit"] == '"mine";r=1', "the application's own word stands"
+        assert answers["stream"].text == "one two three"
+        assert [left(answer) for name, answer in answers.items() if name != "own"] == [8, 7, 5, 4, 3, 2]
+
+
+def test_a_response_that_a_site_gives_again_says_nothing_of_another_client(
+    kind: str, site_of: Callable[[str], dict[str, Any]]
+) -> None:
+    same = HttpResponse("same", headers={"X-Own": "1"})
+    kept.clear()
+
+    def view(request: HttpRequest) -> HttpResponse:
+        return same
+
+    patterns = [path("free", exempt(lambda request: same)), path("", view), path("own", rate_limit("9/minute")(view))]
+    above = [f"{__name__}.keeping", MIDDLEWARE]
+    with Site(kind, patterns, MIDDLEWARE=above, HEADGATE=site_of("3/minute")) as site:
+        asked = [("/free", "9", None), ("/", "9", 2), ("/", "9", 1), ("/own", "10", 2), ("/free", "9", None)]
+        for place, client, expected in asked:
+            answer = site.ask(place, client=f"203.0.113.{client}")
+            assert (answer.text, answer.headers["X-Own"]) == ("same", "1")
+            assert (left(answer) if "RateLimit" in answer.headers else None) == expected, place
+        told = [response.headers.get("RateLimit", ";-;").split(";")[1] for response in kept]
+        assert told == ["-", "r=2", "r=1", "r=2", "-"], "what is on its way to a client stays as it is"
+
+
+def test_a_response_that_two_threads_of_a_site_give_at_once_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = HttpResponse("same")
+    there, go_on = Event(), Event()
+    answers: dict[str, Any] = {}
+
+    def slow(response: Any, told: list[tuple[str, str]]) -> bool:
+        """One that is interrupted between looking at the response and telling on it."""
+        is_first = first_told(response, told)
+        if is_first and response is same:
+            there.set()
+            assert go_on.wait(10)
+        return is_first
+
+    def ask(client: str) -> None:
+        answers[client] = middleware(RequestFactory().get("/", REMOTE_ADDR=client))
+
+    for module in (exchange, response_exchange):
+        monkeypatch.setattr(module, "first_told", slow)
+    with override_settings(HEADGATE={"limits": "3/minute"}, ROOT_URLCONF=Site("wsgi", [path("", read)])):
+        middleware = RateLimitMiddleware(lambda request: same)
+        first = Thread(target=ask, args=["203.0.113.9"])
+        first.start()
+        assert there.wait(10)
+        ask("203.0.113.10")
+        ask("203.0.113.10")
+        go_on.set()
+        first.join()
+    told = {client: response.headers["RateLimit"].split(";")[1] for client, response in answers.items()}
+    assert told == {"203.0.113.9": "r=2", "203.0.113.10": "r=1"}
+
+
+def test_limits_of_a_site_and_of_its_views_are_charged_and_told_together(
+    kind: str, site_of: Callable[[str], dict[str, Any]]
+) -> None:
+    once, twice = rate_limit("1/minute", scope="once"), rate_limit("2/minute")
+    patterns = [
+        path("", read),
+        path("sync", once(read)),
+        path("async", once(read_async)),
+        path("both", twice(rate_limit("9/minute", key=api_key())(read))),
+    ]
+    with limited(kind, patterns, **site_of("5/minute"), clock=ManualClock()) as site:
+        assert left(site.ask("/both")) == 1, "of several limits the one that has least is told"
+        assert left(site.ask("/")) == 3
+        assert site.statuses("/sync", *["/async"] * 3, *["/sync"] * 3) == [200] + [429] * 6
+        refused = site.ask("/sync")
+        assert (refused.status_code, left(refused)) == (429, 0)
+        expected = [200, 200, 429] if "limits" in site_of("5/minute") else [429]
+        assert site.statuses(*["/"] * len(expected)) == expected, "limits that are taken back, a policy's are not"
+
+
+def test_what_counts_in_a_view_is_settled_below_the_site_s_limits(
+    kind: str, site_of: Callable[[str], dict[str, Any]]
+) -> None:
+    told: list[Response] = []
+
+    def failures(request: Request, response: Response) -> bool:
+        told.append(response)
+        return response.status == 401
+
+    def login(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("four", status=int(request.headers.get("X-Status", "200")))
+
+    with limited(kind, [path("", rate_limit("2/minute", counts=failures)(login))], **site_of("9/minute")) as site:
+        assert site.statuses(*["/"] * 3) == [200] * 3
+        assert site.statuses(*["/"] * 3, X_Status="401") == [401, 401, 429]
+    assert [(response.status, response.body_bytes) for response in told] == [(200, 4)] * 3 + [(401, 4)] * 2
+
+
+def test_what_a_view_holds_below_the_site_s_limits_is_freed_when_its_response_is_closed(
+    site_of: Callable[[str], dict[str, Any]],
+) -> None:
+    view = rate_limit("1 concurrent")(read)
+    with limited("wsgi", [path("", view)], **site_of("9/minute")):
+        middleware = RateLimitMiddleware(view)
+        first, second = (middleware(RequestFactory().get("/")) for _ in range(2))
+        assert (first.status_code, second.status_code) == (200, 429)
+        first.close()
+        assert middleware(RequestFactory().get("/")).status_code == 200
+
+
+def test_a_copy_of_a_request_comes_to_the_limits_of_that_request(site_of: Callable[[str], dict[str, Any]]) -> None:
+    view = rate_limit("2/minute")(read)
+    with limited("wsgi", [path("", view)], **site_of("9/minute")):
+        middleware = RateLimitMiddleware(lambda request: view(copy.copy(request)))
+        answers = [middleware(RequestFactory().get("/")) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert [answer.headers["RateLimit"].split(";")[1] for answer in answers] == ["r=1", "r=0", "r=0"]
+
+
+def test_a_pickle_of_a_response_has_what_is_for_all_clients(site_of: Callable[[str], dict[str, Any]]) -> None:
+    with limited("wsgi", **site_of("9/minute")):
+        answer = RateLimitMiddleware(lambda request: HttpResponse("read", headers={"X-Own": "1"}))(
+            RequestFactory().get("/")
+        )
+    assert "RateLimit" in answer.headers
+    own = {"Content-Type": "text/html; charset=utf-8", "X-Own": "1"}
+    untouched = HttpResponse("read", headers={"X-Own": "1"})
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        for response in (answer, untouched):
+            kept = pickle.loads(pickle.dumps(response, protocol))
+            assert (dict(kept.headers), kept.content, type(kept.headers)) == (own, b"read", type(untouched.headers))
+    answer.headers["RateLimit"] = '"mine";r=1'
+    assert dict(pickle.loads(pickle.dumps(answer)).headers) == {**own, "RateLimit": '"mine";r=1'}
+
+
+@pytest.mark.parametrize("headers", ["none", "x-delta"])
+def test_a_site_says_what_remains_as_it_is_told_to(
+    kind: str, headers: str, site_of: Callable[[str], dict[str, Any]]
+) -> None:
+    with limited(kind, **site_of("1/minute"), headers=headers) as site:
+        answers = [site.ask() for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 429]
+        assert "RateLimit" not in answers[0].headers
+        assert answers[0].headers.get("X-RateLimit-Remaining") == (None if headers == "none" else "0")
+
+
+def test_views_are_left_out_by_the_first_request_to_a_site(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Views are imported when the first request comes, and by the first one after other URLs were set."""
+    name = "urls_of_" + tmp_path.name
+    for module in (f"{name}_first", f"{name}_then"):
+        (tmp_path / f"{module}.py").write_text(
+            "from django.http import HttpResponse\n"
+            "from django.urls import path\n"
+            "from headgate.integrations.django import exempt\n"
+            "urlpatterns = [path('', exempt(lambda request: HttpResponse('free')))]\n"
+        )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with limited(kind, limits="1/minute") as site:
+        for module in (f"{name}_first", f"{name}_then"):
+            monkeypatch.setattr(routing, "marked", Event())
+            monkeypatch.setattr(limits, "marked", routing.marked)
+            with override_settings(ROOT_URLCONF=module):
+                site.restart()
+                assert site.statuses("/", "/", "/") == [200] * 3

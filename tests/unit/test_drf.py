@@ -375,3 +375,28 @@ def test_the_native_core_reads_what_a_throttle_counts_by_address(
         monkeypatch.setattr(RestRequest, "client_ip", property(unread))
         assert site.statuses("/", "/", "/") == [200, 200, 429]
         assert site.ask(client="203.0.113.10").status_code == 200
+
+
+PER_ADDRESS = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": "5/minute"}]}
+
+
+@pytest.mark.parametrize("told", [{"limits": "5/minute"}, {"policy": PER_ADDRESS}], ids=["limits", "policy"])
+def test_throttles_below_the_limits_of_a_site_are_charged_and_told_together(told: dict[str, Any]) -> None:
+    views = {"": throttled(), "narrow": throttled(throttle("1/minute")), "wide": throttled(throttle("9/minute"))}
+    patterns = [path(name, view) for name, view in views.items()]
+    with Site(patterns, MIDDLEWARE=[MIDDLEWARE], HEADGATE={**told, "clock": ManualClock()}) as site:
+        assert [left(site.ask(name)) for name in ("/", "/wide")] == [4, 3]
+        assert left(site.ask("/narrow")) == 0
+        refused = site.ask("/narrow")
+        assert (refused.status_code, left(refused)) == (429, 0)
+        for answer in (site.ask("/"), refused):
+            assert len(answer.headers.get_list("RateLimit")) == len(answer.headers.get_list("RateLimit-Policy")) == 1
+        # Limits take back what is refused further in, a policy does not.
+        assert site.statuses("/", "/") == ([200, 429] if "limits" in told else [429, 429])
+        assert site.ask("/", client="203.0.113.10").status_code == 200
+
+
+def test_counts_of_a_throttle_are_settled_below_the_limits_of_a_site() -> None:
+    counts = throttle("1/minute", options={"counts": lambda request, response: response.status == 404})
+    with Site([path("<name>", throttled(counts))], MIDDLEWARE=[MIDDLEWARE], HEADGATE={"limits": "9/minute"}) as site:
+        assert site.statuses("/a", "/b", "/gone", "/a") == [200, 200, 404, 429]

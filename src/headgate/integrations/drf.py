@@ -34,7 +34,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("the integration of Django REST framework", extra="drf") from error
 
 from headgate.integrations.django import DjangoRequest, site, user
-from headgate.integrations.django.exchange import DjangoExchange, keep_from_caches
+from headgate.integrations.django.exchange import DjangoExchange, begun, keep_from_caches
 from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.site import Site
 
@@ -106,7 +106,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         enforcer, endpoint = self._enforcer_of(request, view)
         if enforcer is None or self._is_repeated(view):
             return True
-        outer: DjangoExchange | None = getattr(request._request, "_headgate", None)
+        outer = begun(request._request)
         if outer is None and enforcer.settles:
             raise ConfigError(
                 "counts of a throttle, and what is in flight, need RateLimitMiddleware: a throttle does not see the "

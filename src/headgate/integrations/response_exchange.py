@@ -34,14 +34,18 @@ def told_on(response: Any) -> list[tuple[str, str]]:
     return told
 
 
+def first_told(response: Any, told: list[tuple[str, str]]) -> bool:
+    """Whether a response was told nothing before: then these are what it was told, in whichever thread comes first."""
+    return vars(response).setdefault(_TOLD, told) is told
+
+
 def untold(response: Any, own: Callable[[Any], dict[str, Any]], *, always: bool = False) -> Any:
     """A response to tell on: one like it where it was told before, for it may still be on its way to another client.
 
     `own` gives the attributes that the other one does not share with it. It is another one `always` if that is asked.
     Of several threads that ask for the same response at once, one is given that.
     """
-    told: list[tuple[str, str]] = []
-    if not always and vars(response).setdefault(_TOLD, told) is told:
+    if not always and first_told(response, []):
         return response
     made = object.__new__(type(response))
     made.__dict__ = {**vars(response), **own(response)}

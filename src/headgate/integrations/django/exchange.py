@@ -5,6 +5,7 @@ A request may be judged in a thread and answered on an event loop, and the other
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, cast
 
@@ -14,14 +15,61 @@ from django.http import Http404, HttpResponse  # type: ignore[import-untyped]
 from django.http.response import ResponseHeaders  # type: ignore[import-untyped]
 
 from headgate.drive import answered
+from headgate.errors import StoreError
 from headgate.http.server.counted_parts import CountedParts
-from headgate.http.server.exchange import Step
+from headgate.http.server.enforcer import Enforcer
+from headgate.http.server.exchange import Judgement, Step
 from headgate.http.server.options import Refusal, Response
-from headgate.integrations.response_exchange import ResponseExchange, told_on, untold
+from headgate.http.server.web_gates import NOWHERE
+from headgate.integrations.django.request import DjangoRequest, environ_of
+from headgate.integrations.django.routing import route_of
+from headgate.integrations.response_exchange import ResponseExchange, first_told, told_on, untold
 
 
 class DjangoExchange(ResponseExchange):
     """The exchange of one request, whose `_headgate` it is."""
+
+    # A request that passes natively needs no judgement to be told: one is made where there is more to do.
+    _passed: tuple[Enforcer, tuple[Any, list[tuple[str, str]], Any], int] | None = None
+    """What the limits of the site decided natively: (their enforcer, (decision, fields, key), when they were asked).
+
+    None where a judgement says it.
+    """
+
+    def judge_site(self, enforcer: Enforcer, request: Any) -> Refusal | None:
+        """Why the limits of the site refuse a request, None where it passes; no other limit is asked before them."""
+        came: Any = None
+        charge: tuple[Any, int] | None = None
+        gate = enforcer.web_gate
+        environ = gate and environ_of(request)
+        if environ is not None:
+            asked_us = enforcer.clock.now_us() if enforcer.routed else 0
+            try:
+                decided = gate.ask_view(environ, route_of(request) if gate.tells_endpoints_apart else NOWHERE)
+            except StoreError as error:
+                decided, came = None, error
+            if decided is not None:
+                came, fields, key = decided
+                if fields is not None:
+                    self._passed = (enforcer, decided, asked_us)
+                    return None
+                charge = (key, asked_us) if enforcer.routed else None
+        judgement = self.judge(enforcer, DjangoRequest(request), decided=came)
+        judgement.charge = charge
+        return judgement.refusal
+
+    def resumed(self) -> DjangoExchange:
+        """This exchange, for what needs the judgements: other limits, and responses that are told in another way."""
+        # `pop` gives it to one thread, should several ask with one request.
+        passed = None if self._passed is None else vars(self).pop("_passed", None)
+        if passed is not None:
+            enforcer, (decision, fields, key), asked_us = passed
+            judgement = Judgement()
+            judgement.enforcer, judgement.decision, judgement.told = enforcer, decision, fields
+            judgement.charge = (key, asked_us) if enforcer.routed else None
+            judgement.has_passed = True
+            self._judged = (judgement, *self._judged)
+        return self
 
     def do(self, step: Step) -> None:
         """Do it in this thread; what was judged on an event loop, on the loop that waits for this thread."""
@@ -44,6 +92,11 @@ class DjangoExchange(ResponseExchange):
 
     def finish(self, request: Any, response: Any) -> Any:
         """Tell on the response what remains, and end with it; gives what is to be sent."""
+        passed = self._passed
+        if passed is not None or not self._judged:
+            if _could_tell(response, [] if passed is None else passed[1][1]):
+                return response
+            self.resumed()
         if not hasattr(response, "headers"):
             self.end(Response(500, {}, 0))  # Django says that this is no response
             return response
@@ -92,28 +145,47 @@ class DjangoExchange(ResponseExchange):
         return False
 
 
+_STORED_AS = {"RateLimit-Policy": "ratelimit-policy", "RateLimit": "ratelimit"}
+"""Where Django's headers have the fields that the native core writes, whose text needs no check: it is plain ASCII."""
+
+
+def _could_tell(response: Any, fields: list[tuple[str, str]]) -> bool:
+    """Do what `untold` and `tell` do with fields of the native core, where that is but to add them.
+
+    That is a response that was told nothing before and has no such fields of its own; any other is left as it is.
+    """
+    try:
+        headers = response.headers
+    except AttributeError:
+        return False
+    if type(headers) is not ResponseHeaders:
+        return False
+    store = headers._store
+    if "ratelimit" in store or "ratelimit-policy" in store or not first_told(response, fields):
+        return False
+    if fields:
+        headers._headgate_told = fields  # pyright: ignore[reportAttributeAccessIssue]  # for _reduced
+        for field in fields:
+            store[_STORED_AS[field[0]]] = field
+    return True
+
+
 def keep_from_caches(response: Any, told: Sequence[tuple[str, str]]) -> None:
     """Have these fields of a response be for its client alone."""
     if told and type(response.headers) is ResponseHeaders:
-        response.headers = _ClientsHeaders.of(response.headers, told)
+        response.headers._headgate_told = told  # pyright: ignore[reportAttributeAccessIssue]  # for _reduced
 
 
-class _ClientsHeaders(ResponseHeaders):  # type: ignore[misc]
-    """The header fields of a response to one client. Caches of Django pickle a response: they get those for all."""
+def _reduced(headers: ResponseHeaders) -> Any:
+    """What a pickle of headers keeps, as caches of Django do: the fields for all clients."""
+    told = getattr(headers, "_headgate_told", None)
+    if told is None:
+        return headers.__reduce_ex__(4)
+    return ResponseHeaders, ({name: value for name, value in headers.items() if (name, value) not in told},)
 
-    _told: Sequence[tuple[str, str]]
-    """The fields that are for this client alone."""
 
-    @classmethod
-    def of(cls, headers: ResponseHeaders, told: Sequence[tuple[str, str]]) -> _ClientsHeaders:
-        """These fields, not copied."""
-        made = object.__new__(cls)
-        made._store, made._told = headers._store, told
-        return made
-
-    def __reduce__(self) -> tuple[type[ResponseHeaders], tuple[dict[str, str]]]:
-        told = set(self._told)
-        return ResponseHeaders, ({name: value for name, value in self.items() if (name, value) not in told},)
+# Headers of a class of our own would be made for every response, for the sake of the few that are kept.
+copyreg.pickle(ResponseHeaders, _reduced)
 
 
 class _Closers(list[Any]):
@@ -132,11 +204,17 @@ def _own(response: Any) -> dict[str, Any]:
 
 def opened(request: Any) -> tuple[DjangoExchange, bool]:
     """The exchange of a request, and whether it begins here: else what began it ends it."""
-    exchange: DjangoExchange | None = getattr(request, "_headgate", None)
+    exchange = begun(request)
     if exchange is not None:
         return exchange, False
     exchange = request._headgate = DjangoExchange()
     return exchange, True
+
+
+def begun(request: Any) -> DjangoExchange | None:
+    """The exchange of a request that something began; None where nothing did."""
+    exchange: DjangoExchange | None = getattr(request, "_headgate", None)
+    return None if exchange is None else exchange.resumed()
 
 
 class _CountedAsync(CountedParts):

@@ -11,7 +11,7 @@ from django.conf import settings  # type: ignore[import-untyped]
 
 from headgate.http.server.cors import tell_outside_of_cors
 from headgate.integrations.django.checks import CORS, is_outside_of_cors
-from headgate.integrations.django.exchange import answer_refusal, answer_refusal_async, opened
+from headgate.integrations.django.exchange import DjangoExchange, answer_refusal, answer_refusal_async, opened
 from headgate.integrations.django.request import DjangoRequest
 from headgate.integrations.django.routing import is_set_apart
 from headgate.integrations.django.site import site
@@ -44,10 +44,10 @@ class RateLimitMiddleware:
             return self._get_response(request)
         if self._is_async:
             return self._call_async(request)
-        exchange, refusal = opened(request)[0], None
+        exchange, refusal = DjangoExchange(), None
+        request._headgate = exchange
         if self._enforcer is not None and not is_set_apart(request):
-            asked = DjangoRequest(request)
-            refusal = exchange.judge(self._enforcer, asked, environ=asked.environ).refusal
+            refusal = exchange.judge_site(self._enforcer, request)
         if refusal is None:
             response = self._get_response(request)
         else:

@@ -65,14 +65,8 @@ class DjangoRequest(Request):
 
     @property
     def environ(self) -> Any:
-        """What the native gate reads of it, its META; None where that does not say all that Django's request says.
-
-        Middlewares replace methods and paths, and text beyond ASCII is encoded in META in more than one way.
-        """
-        request = self.django
-        meta, method, path = request.META, request.method, request.path
-        is_same = method and method == meta.get("REQUEST_METHOD") and path.isascii()
-        return meta if is_same and path == f"{meta.get('SCRIPT_NAME')}{meta.get('PATH_INFO')}" else None
+        """`environ_of` Django's request."""
+        return environ_of(self.django)
 
     @property
     def method(self) -> str:  # type: ignore[override]
@@ -141,6 +135,18 @@ class DjangoRequest(Request):
         lazy = getattr(self.django, "user", None)
         waits = isinstance(lazy, LazyObject) and lazy._wrapped is empty
         self._user = await sync_to_async(_user_of)(self.django) if waits else _user_of(self.django)
+
+
+def environ_of(request: Any) -> Any:
+    """What the native gate reads of Django's request, its META; None where that does not say all that the request says.
+
+    Middlewares replace methods and paths, and text beyond ASCII is encoded in META in more than one way.
+    """
+    meta, method, path = request.META, request.method, request.path
+    if not method or method != meta.get("REQUEST_METHOD") or not path.isascii():
+        return None
+    mount, rest = meta.get("SCRIPT_NAME"), meta.get("PATH_INFO")
+    return meta if path == (rest if mount == "" else f"{mount}{rest}") else None
 
 
 def _user_of(request: Any) -> Any:

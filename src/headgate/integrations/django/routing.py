@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings  # type: ignore[import-untyped]
 from django.conf.urls.i18n import is_language_prefix_patterns_used  # type: ignore[import-untyped]
+from django.core.signals import setting_changed  # type: ignore[import-untyped]
 from django.urls import Resolver404, get_resolver, get_script_prefix, resolve  # type: ignore[import-untyped]
 from django.utils.translation import get_language_from_path  # type: ignore[import-untyped]
 
@@ -20,6 +21,9 @@ OVERRIDE = "__headgate_override__"
 
 marked = Event()
 """Set where a view is exempt or overrides the site's limits: else no URL has to be resolved for it."""
+
+_imported = Event()
+"""Set once the views of the site's own URLs are imported, which marks them."""
 
 
 def route_of(request: Any, method: str = "") -> str:
@@ -52,7 +56,11 @@ def _match_of(request: Any) -> Any:
 
 def is_set_apart(request: Any) -> bool:
     """Whether the site's limits leave a request's view out: it is exempt, or its own stand for them."""
-    get_resolver(getattr(request, "urlconf", None)).url_patterns  # noqa: B018  # this imports the views
+    urlconf = getattr(request, "urlconf", None)
+    if urlconf is not None or not _imported.is_set():
+        get_resolver(urlconf).url_patterns  # noqa: B018  # this imports the views
+        if urlconf is None:
+            _imported.set()
     match = _match_of(request) if marked.is_set() else None
     if match is None:
         return False
@@ -60,3 +68,11 @@ def is_set_apart(request: Any) -> bool:
     kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
     name = (getattr(view, "actions", None) or {}).get(method, method)
     return any(is_exempt(it) or getattr(it, OVERRIDE, False) for it in (view, kind, getattr(kind, name, None)))
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "ROOT_URLCONF":
+        _imported.clear()
+
+
+setting_changed.connect(_forget)
