@@ -13,6 +13,7 @@ from redis_servers import Cluster, Server
 from test_redis_holds import RIGHTS
 
 from headgate.decision import NamedLimit, name_limits
+from headgate.errors import StoreError
 from headgate.holding import Hold
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
@@ -131,3 +132,17 @@ def test_the_rights_that_the_docs_tell_suffice_for_holds_of_several_keys(server:
     assert user.reset(("ann",)) and left(bound, "ann", "blue")[-1] == 9
     store.close()
     server.cli("ACL", "DELUSER", "resetter")
+
+
+def test_a_reset_repairs_a_list_that_another_program_wrote(server: Server) -> None:
+    store = RedisStore(f"{server.url}?timeout=10s", prefix=f"damaged{next(_prefixes)}")
+    bound, user = store.bind(LIMITS), store.bind(_USER)
+    hold(bound, "ann", "blue")
+    [name] = [name for name in names(store, b"apart") if b"ann" in name]
+    store.client.set(name, "no list")
+    with pytest.raises(StoreError):
+        hold(bound, "ann", "blue")
+    assert user.reset(("ann",))
+    assert hold(bound, "ann", "green").decision.allowed
+    store.clear()
+    store.close()

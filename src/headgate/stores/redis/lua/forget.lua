@@ -81,7 +81,9 @@ local function is_over(name)
   return read and known == false
 end
 for key, head in pairs(head_of) do
-  for _, name in ipairs(redis.pcall('ZRANGE', key .. 'apart', '0', '-1')) do -- not allowed to users without holds
+  local listed = redis.pcall('ZRANGE', key .. 'apart', '0', '-1') -- not allowed to users without holds
+  if listed.err then redis.pcall('UNLINK', key .. 'apart') end
+  for _, name in ipairs(listed) do
     if is_over(name) then
       call('ZREM', key .. 'apart', name)
       apart[#apart + 1] = sub(name, -ID_LETTERS)
