@@ -64,7 +64,7 @@ def _rate(held: Held) -> int:
 def _held(measuring: Measuring, text: str) -> Held:
     measuring.fresh()
     commands, made = _made(measuring, text)
-    calls = commands._calls
+    calls = commands.calls
     before, before_s = measuring.used_memory(), measuring.used_cpu_s()
     _send(measuring, made)
     opened = measuring.used_memory()

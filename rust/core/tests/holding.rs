@@ -365,7 +365,7 @@ fn holds_that_come_and_go_leave_a_zone_as_it_was() {
     for key in 0..16 {
         for limit in [&places, &log] {
             let key = table.seed().text(format!("key {key}").as_bytes());
-            table.reset(limit, key, NOW_US + 3_000).expect("a lock");
+            table.reset(&[(limit, key)], NOW_US + 3_000).expect("a lock");
         }
     }
     assert_eq!(table.stats().expect("a lock").holds, 0);

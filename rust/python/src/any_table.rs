@@ -238,8 +238,8 @@ impl AnyTable {
     }
 
     /// See `Table::reset`.
-    pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> PyResult<bool> {
-        ask!(self.reset(limit, key, now_us))
+    pub fn reset(&self, states: &[(&Registered, KeyHash)], now_us: i64) -> PyResult<bool> {
+        ask!(self.reset(states, now_us))
     }
 
     /// See `Table::give_back`.

@@ -321,14 +321,11 @@ impl BoundLimits {
 
     fn reset(&self, py: Python<'_>, keys: &Bound<'_, PyTuple>) -> PyResult<bool> {
         let now_us = self.clock.now_us(py)?;
-        let mut found = false;
-        // Places in flight first: with another limit's hold they would be gone before they are counted.
-        let is_of_places = |member: &&Member| member.limit.limit.algorithm == Algorithm::Concurrent;
-        let rest = self.members.iter().filter(|member| !is_of_places(member));
-        for member in self.members.iter().filter(is_of_places).chain(rest) {
-            let key = hash_key(&keys.get_item(member.group)?, self.table.seed())?;
-            found |= self.table.reset(&member.limit, key, now_us)?;
+        let mut states: SmallVec<[(&Registered, KeyHash); 4]> = SmallVec::with_capacity(self.members.len());
+        for member in &self.members {
+            states.push((&*member.limit, hash_key(&keys.get_item(member.group)?, self.table.seed())?));
         }
+        let found = self.table.reset(&states, now_us)?;
         if !self.members.is_empty() && self.in_flight.is_some() {
             let first = hash_key(&keys.get_item(0)?, self.table.seed())?;
             self.call_waiting(py, self.place(first)?)?;

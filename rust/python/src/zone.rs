@@ -153,7 +153,12 @@ impl Zone {
     fn forget(&self, key: &Bound<'_, PyAny>, now_us: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let key = hash_key(key, self.inner.seed())?;
         let now_us = self.moment(now_us)?;
-        let found = guarded(|| self.table()?.storage().forget(key, now_us).map_err(unusable))?;
+        let found = guarded(|| {
+            let table = self.table()?;
+            let known = table.storage().known();
+            let states: Vec<_> = known.iter().map(|limit| (limit, key)).collect();
+            table.reset(&states, now_us).map_err(unusable)
+        })?;
         self.inner.freed(self.table()?.storage().shard_of(key) as u16);
         Ok(found)
     }

@@ -9,9 +9,9 @@ pub mod store;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::algorithms::leases::{KeyLeases, Lease, Leases};
+use crate::algorithms::leases::{KeyLeases, Lease};
 use crate::holding::ids::Ids;
-use crate::holding::record::{Content, HoldId, One, Record};
+use crate::holding::record::{Content, ForgottenShare, HoldId, One, Record};
 use crate::holding::share::Part;
 use crate::holding::slab::Slab;
 use crate::holding::store::{HeldKey, HoldStore, IdSource, NewHold};
@@ -416,22 +416,20 @@ impl HoldStore for Holds {
         }
     }
 
-    fn forget_tag(&mut self, tag: u64, now_us: i64) -> bool {
+    fn forget_hold(&mut self, number: u32) -> Option<ForgottenShare> {
+        let apart = self.records.get(number)?.forgotten_share();
+        self.forget(number);
+        apart
+    }
+
+    fn forget_tag(&mut self, tag: u64) -> Vec<ForgottenShare> {
         let Some(key) = self.by_tag.get(&tag).copied() else {
-            return false;
+            return Vec::new();
         };
-        let in_use = self.keys.get(key).is_some_and(|key| (&key.leases).used(now_us) > 0);
-        let own = |record: &Record| match &record.content {
-            Content::One(one) => one.key == key,
-            Content::Many(share) => share.limits.iter().any(|limit| limit.key == key),
-            Content::Settled(share) => share.limits.iter().any(|(own, _)| *own == key),
-        };
+        let own = |record: &Record| record.keys().any(|own| own == key);
         let numbers: Vec<u32> =
             self.records.iter().filter(|(_, record)| own(record)).map(|(number, _)| number).collect();
-        for number in numbers {
-            self.forget(number);
-        }
-        in_use
+        numbers.into_iter().filter_map(|number| self.forget_hold(number)).collect()
     }
 }
 

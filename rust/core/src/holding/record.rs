@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::algorithms::leases::Lease;
 use crate::algorithms::transition::Reading;
-use crate::holding::share::{Amount, HeldLimit, Part, SettledShare, Share};
+use crate::holding::share::{Amount, HeldLimit, Other, Part, SettledShare, Share};
 
 /// The 128 bits that a hold is found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +97,17 @@ pub struct Record {
     pub named: bool,
 }
 
+/// A share that was forgotten, of a hold that has others.
+#[derive(Clone, Debug)]
+pub struct ForgottenShare {
+    /// The id of the hold.
+    pub id: HoldId,
+    /// Whether it had the amounts, and told of the others.
+    pub is_first: bool,
+    /// Where the others are, if it told.
+    pub others: SmallVec<[Other; 2]>,
+}
+
 impl Record {
     /// The keys that it is of, each as often as it has limits on it.
     pub fn keys(&self) -> impl Iterator<Item = u32> + '_ {
@@ -106,6 +117,23 @@ impl Record {
             Content::Settled(share) => (None, &[][..], &share.limits[..]),
         };
         one.into_iter().chain(many.iter().map(|limit| limit.key)).chain(settled.iter().map(|(key, _)| *key))
+    }
+
+    /// What is told of it where it is forgotten; None where it is all of its hold.
+    pub fn forgotten_share(&self) -> Option<ForgottenShare> {
+        let (limits, of_all, home) = match &self.content {
+            Content::One(_) => return None,
+            Content::Many(share) => {
+                let home = (!share.amounts.is_empty()).then_some(&share.others);
+                (share.limits.len(), share.limits_of_all, home)
+            }
+            Content::Settled(share) => {
+                (share.limits.len(), share.limits_of_all, share.home.as_ref().map(|home| &home.others))
+            }
+        };
+        let told =
+            || ForgottenShare { id: self.id, is_first: home.is_some(), others: home.cloned().unwrap_or_default() };
+        (limits < usize::from(of_all)).then(told)
     }
 
     /// How many parts it has in this shard.

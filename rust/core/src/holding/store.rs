@@ -3,7 +3,7 @@
 //! Where it outlives its processes, what is written counts with the rest of a decision: see `shard::backing`.
 
 use crate::algorithms::leases::{Lease, Leases};
-use crate::holding::record::{HoldId, One, Record};
+use crate::holding::record::{ForgottenShare, HoldId, One, Record};
 use crate::holding::share::Part;
 
 /// What is kept of one limit on one key while holds of it are remembered, but for its leases.
@@ -110,6 +110,9 @@ pub trait HoldStore {
     /// Forget the leases of a key that are over.
     fn drop_over(&mut self, key: u32, now_us: i64);
 
-    /// Forget all holds of a tag; whether any of its places was in use.
-    fn forget_tag(&mut self, tag: u64, now_us: i64) -> bool;
+    /// Forget a hold, and free what places it has; None where it has no share in another shard.
+    fn forget_hold(&mut self, number: u32) -> Option<ForgottenShare>;
+
+    /// Forget all holds of a tag; those that have shares in other shards.
+    fn forget_tag(&mut self, tag: u64) -> Vec<ForgottenShare>;
 }

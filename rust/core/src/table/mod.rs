@@ -19,6 +19,7 @@ mod locking;
 mod one_hold;
 mod remembering;
 mod reserving;
+mod resetting;
 pub mod settling;
 mod shares;
 pub mod storage;
@@ -27,10 +28,9 @@ pub mod transaction;
 use crate::algorithms::transition::Stored;
 use crate::hash::{KeyHash, Seed};
 use crate::holding::record::HoldId;
-use crate::holding::store::{HoldStore, IdSource};
+use crate::holding::store::IdSource;
 use crate::limit::Algorithm;
 use crate::shard::DamagedState;
-use crate::shard::backing::Backing;
 use crate::shard::log_reader::Entries;
 use crate::shard::registered::{Definition, Registered, Registration};
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
@@ -129,21 +129,6 @@ impl<S: Storage> Table<S> {
         let mut transaction = Transaction::new(&self.storage);
         self.lock(&mut transaction, checks, now_us)?;
         Ok(transaction.give_back(checks, now_us, earliest_us)?)
-    }
-
-    /// Forget what is known of a key under a limit; whether that was more than nothing.
-    pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> Result<bool, S::Error> {
-        let shard_number = self.storage.shard_of(key);
-        let mut shard = self.storage.lock(shard_number)?;
-        let tag = key.tag_under(limit.salt);
-        let mut live = shard.forget(tag, self.storage.limits(), now_us);
-        if let Some(holds) = shard.backing.holds_mut() {
-            live |= holds.forget_tag(tag, now_us);
-            self.storage.settle_holds(&mut shard);
-        }
-        shard.check_with_holds()?;
-        self.storage.settle(shard_number, &mut shard);
-        Ok(live)
     }
 
     /// What is stored of a key under a limit, handed to `read` while the shard is locked.

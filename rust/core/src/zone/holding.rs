@@ -1,8 +1,8 @@
 //! What a shard of a zone remembers of holds: see `holding::store`. It is in cells of the zone's pool, shared by all
 //! processes; what is forgotten here on the way counts at once, all else with the decision that it is part of.
 
-use crate::algorithms::leases::{Lease, Leases};
-use crate::holding::record::{HoldId, One, Record};
+use crate::algorithms::leases::Lease;
+use crate::holding::record::{ForgottenShare, HoldId, One, Record};
 use crate::holding::share::Part;
 use crate::holding::store::{HeldKey, HoldStore, IdSource, NewHold};
 use crate::zone::backing::MappedBacking;
@@ -192,18 +192,20 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
         }
     }
 
-    fn forget_tag(&mut self, tag: u64, now_us: i64) -> bool {
+    fn forget_hold(&mut self, number: u32) -> Option<ForgottenShare> {
+        let apart = self.read_hold(number)?.forgotten_share();
+        self.forget(number);
+        self.journal.commit();
+        apart
+    }
+
+    fn forget_tag(&mut self, tag: u64) -> Vec<ForgottenShare> {
         let Some(key) = self.key_of(tag) else {
-            return false;
+            return Vec::new();
         };
-        let in_use = ZoneLeases::new(self, key).used(now_us) > 0;
         let of_key = |cell: &u32| self.read_hold(*cell).is_some_and(|record| record.keys().any(|own| own == key));
         let cells: Vec<u32> = self.each_hold().filter(of_key).collect();
-        for cell in cells {
-            self.forget(cell);
-            self.journal.commit();
-        }
-        in_use
+        cells.into_iter().filter_map(|cell| self.forget_hold(cell)).collect()
     }
 }
 

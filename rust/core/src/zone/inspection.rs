@@ -89,23 +89,6 @@ impl ZoneStorage {
         Ok(looked)
     }
 
-    /// Forget what is held of a key, under every limit that is known; whether that was more than nothing.
-    pub fn forget(&self, key: KeyHash, now_us: i64) -> Result<bool, Unusable> {
-        let known = self.known();
-        let mut shard = self.lock(self.shard_of(key))?;
-        let mut found = false;
-        for registered in &known {
-            let tag = key.tag_under(registered.salt);
-            found |= shard.forget(tag, self.limits(), now_us);
-            if let Some(holds) = shard.backing.holds_mut() {
-                found |= holds.forget_tag(tag, now_us);
-            }
-        }
-        self.settle_holds(&mut shard);
-        shard.check_with_holds()?;
-        Ok(found)
-    }
-
     /// Log blocks that are held, and how many there are.
     pub fn log_blocks(&self) -> (usize, usize) {
         let held = (0..self.layout().shards.count)

@@ -115,6 +115,7 @@ class Commands:
         self.slot_of = slot_of
         in_flight = [definition.limit for definition in self.definitions if is_in_flight(definition.limit.algorithm)]
         self._in_flight = in_flight[0] if in_flight else None
+        self.count_in_flight = bool(in_flight)
         self.needs_several = slot_of is not None
         """Whether an operation may take several calls."""
 
@@ -251,18 +252,22 @@ class Commands:
         *found, moment = yield [*zip(names, wanted, strict=True), (names[0] if names else None, ("TIME",))]
         return states_at(self.definitions, [value or None for value in found], now_us(read_time(moment)))
 
-    def forget(self, names: list[bytes], now_us: int | None) -> ScriptSteps:
-        """Forget; the generator's result is whether there was more than nothing."""
-        live = False
+    def forget(
+        self, names: list[bytes], now_us: int | None
+    ) -> Generator[ScriptCall, Any, tuple[bool, dict[bytes, None]]]:
+        """Forget; the generator's result is whether there was more than nothing, and the letters of the ids of holds
+        whose places under other names are to be freed."""
+        live, apart = False, dict[bytes, None]()
         for place in self._places(names) if names else ():
             kinds = [self.definitions[number].limit.algorithm for number in place]
             fields = [self.members[number].field.encode() for number in place]
             heads = [head_of_records(self.prefix, names[number]) for number in place]
             reply = yield ScriptCall(forget(), [names[number] for number in place], [*fields, *heads])
-            if not isinstance(reply, list) or len(reply) != len(place) + 1 or type(reply[-1]) is not int:
+            if not isinstance(reply, list) or len(reply) != len(place) + 2 or type(reply[-2]) is not int:
                 raise no_answer(reply, "what was forgotten")
-            moment_us = reply[-1] if now_us is None else now_us
-            for kind, value in zip(kinds, reply[:-1], strict=True):
+            apart |= dict.fromkeys(reply[-1])
+            moment_us = reply[-2] if now_us is None else now_us
+            for kind, value in zip(kinds, reply[:-2], strict=True):
                 if value is not None:
                     if not isinstance(value, bytes):
                         raise no_answer(value, "a state")
@@ -275,7 +280,7 @@ class Commands:
                         live = True  # there was something
                     else:
                         live |= measure_us(former, state, moment_us)[1] > 0
-        return live
+        return live, apart
 
     def _decide_apart(
         self,

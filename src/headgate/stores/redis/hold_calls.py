@@ -11,7 +11,7 @@ from headgate.stores.redis.borders import Borders
 from headgate.stores.redis.commands import Commands, Member, ScriptCall
 from headgate.stores.redis.hold_names import record_name
 from headgate.stores.redis.hold_scripts import extend, reserve, reserve_few, settle, settle_few
-from headgate.stores.redis.scripts import CHECK, CHECKED, FORGET, SETTLE, SHORTEN, TURN_BACK, Script
+from headgate.stores.redis.scripts import CHECK, CHECKED, DROP, FORGET, SETTLE, SHORTEN, TURN_BACK, Script
 
 AS_HELD = -1.0
 """An amount: as much as is held."""
@@ -45,11 +45,15 @@ class HoldHead(NamedTuple):
 
 
 class HoldPlace(NamedTuple):
-    """A slot, the record that a hold has in it, and the limits whose states are there, by their numbers."""
+    """A slot, the record that a hold has in it, and the limits whose states are there, by their numbers.
+
+    `listed` is whether the hold has places in flight and several names: each of these then has a list of such holds.
+    """
 
     slot: int
     record: bytes
     numbers: list[int]
+    listed: bool
 
 
 class FewLimits(NamedTuple):
@@ -85,7 +89,7 @@ class HoldCalls:
         """Hold what the limits of a place charge; `others` are the other slots that its record is to name."""
         commands = self._commands
         keys = list(dict.fromkeys(names[number] for number in place.numbers))
-        what = _HOLD(*head) + pack("<HHH", commands.groups, len(keys), len(place.numbers))
+        what = _HOLD(*head) + pack("<HHHB", commands.groups, len(keys), len(place.numbers), place.listed)
         what += pack(f"<{len(costs)}d", *costs)
         for number in place.numbers:
             group = commands.definitions[number].group
@@ -104,9 +108,10 @@ class HoldCalls:
         arguments = [_HOLD(*head) + _DOUBLE(cost), held, b"%d" % seconds, *self._around(self._borders, head.now_us)]
         return ScriptCall(script, [record, name], arguments)
 
-    def settle(self, record: bytes, actuals: Sequence[float], now_us: float) -> ScriptCall:
-        """Settle a hold of any limits with an amount for each group, or one for all."""
-        return self._settle(record, actuals, now_us, SETTLE, 0.0)
+    def settle(self, record: bytes, actuals: Sequence[float], now_us: float, *, further: bool = False) -> ScriptCall:
+        """Settle a hold of any limits with an amount for each group, or one for all; `further`: in a slot that is not
+        that of its id."""
+        return self._settle(record, actuals, now_us, SETTLE, 0.0, further=further)
 
     def settle_few(self, record: bytes, actual: float, now_us: float) -> ScriptCall:
         """Settle a hold that is one of these few limits, as they are now."""
@@ -121,23 +126,36 @@ class HoldCalls:
         """`settle`, where the debts were seen to fit in the other slots of the hold."""
         return self._settle(record, actuals, now_us, CHECKED, 0.0)
 
-    def forget(self, record: bytes, now_us: float) -> ScriptCall:
+    def forget(self, record: bytes, now_us: float, *, listed: bool) -> ScriptCall:
         """Take back all that a hold charged, and forget it."""
-        return self._settle(record, [0.0], now_us, FORGET, 0.0)
+        return self._settle(record, [0.0], now_us, FORGET, 0.0, further=listed)
+
+    def drop(self, record: bytes, now_us: float) -> ScriptCall:
+        """Free the places of a hold of which something was reset, and forget it; what else it charged stays."""
+        return ScriptCall(settle(), [record], [_settling(now_us, DROP, 0.0, [AS_HELD], further=True), b""])
 
     def shorten(self, record: bytes, former_end_us: float, now_us: float, *, added: bool) -> ScriptCall:
         """Let a lease end when it did before, and take back what the hold charged last, if that was `added`."""
         return self._settle(record, [AS_HELD], now_us, SHORTEN if added else TURN_BACK, former_end_us)
 
-    def extend(self, record: bytes, lease_us: int, more: Sequence[int], now_us: float) -> ScriptCall:
-        """Let a lease end later, and hold more: an amount for each group, or one for all."""
-        what = pack(f"<ddH{len(more)}d", now_us, lease_us, len(more), *more)
+    def extend(
+        self, record: bytes, lease_us: int, more: Sequence[int], now_us: float, *, further: bool = False
+    ) -> ScriptCall:
+        """Let a lease end later, and hold more: an amount for each group, or one for all; `further` as in `settle`."""
+        what = pack(f"<ddBH{len(more)}d", now_us, lease_us, further, len(more), *more)
         return ScriptCall(extend(), [record], [what, *self._told(now_us)])
 
     def _settle(
-        self, record: bytes, actuals: Sequence[float], now_us: float, how: int, former_end_us: float
+        self,
+        record: bytes,
+        actuals: Sequence[float],
+        now_us: float,
+        how: int,
+        former_end_us: float,
+        *,
+        further: bool = False,
     ) -> ScriptCall:
-        what = pack(f"<dBdH{len(actuals)}d", now_us, how, former_end_us, len(actuals), *actuals)
+        what = _settling(now_us, how, former_end_us, actuals, further=further)
         return ScriptCall(settle(), [record], [what, *self._told(now_us)])
 
     def _told(self, now_us: float) -> list[bytes]:
@@ -164,6 +182,11 @@ class HoldCalls:
         limits = tuple((member.definition.limit.algorithm, member.field) for member in members)
         held = b"".join(_as_held(member, 1, 1) for member in members) + _NO_OTHERS
         return FewLimits(reserve_few(limits), settle_few(limits), held)
+
+
+def _settling(now_us: float, how: int, former_end_us: float, actuals: Sequence[float], *, further: bool) -> bytes:
+    """What the script that settles is to do."""
+    return pack(f"<dBBdH{len(actuals)}d", now_us, how, further, former_end_us, len(actuals), *actuals)
 
 
 def _as_held(member: Member, group: int, name: int) -> bytes:

@@ -72,12 +72,11 @@ class HoldCommands:
         definitions = commands.definitions
         self._order = sorted(range(len(definitions)), key=lambda number: definitions[number].scope)
         """The limits by their scopes: a hold is the same however its limits are written."""
-
         self._scopes = "\n".join(definitions[number].scope for number in self._order)
-        self._calls = HoldCalls(commands, self._order)
+        self.calls = HoldCalls(commands, self._order)
         self._remember_us = remembered_us(definitions, 0)
-        self.new = NewHolds.of(commands, self._calls.few, self._order, self._remember_us)
-        self.short_commits = ShortCommits.of(commands, self._calls.few, self._order)
+        self.new = NewHolds.of(commands, self.calls.few, self._order, self._remember_us)
+        self.short_commits = ShortCommits.of(commands, self.calls.few, self._order)
         """The short ways to a hold of an id that is just made, and to settle one; None where these limits have none."""
 
     def id_of(self, key: Key, name: str | bytes) -> str:
@@ -109,8 +108,8 @@ class HoldCommands:
             random[:TOKEN],
         )
         try:
-            if self._calls.are_few:
-                few = partial(self._calls.reserve_few, head, self._calls.record(text, slot), names[0], costs[0])
+            if self.calls.are_few:
+                few = partial(self.calls.reserve_few, head, self.calls.record(text, slot), names[0], costs[0])
                 answer = read_reserved((yield from self._ask(few)), len(names))
             else:
                 answer = yield from self._reserve_apart(self._places(names, text, slot), head, names, costs, asked)
@@ -120,7 +119,7 @@ class HoldCommands:
         if isinstance(answer, Conflict):
             raise conflicting(answer, head.identity, asked)
         repeated, readings = answer
-        if self._calls.are_few and len(readings) > 1:
+        if self.calls.are_few and len(readings) > 1:
             readings = [reading for _, reading in sorted(zip(self._order, readings, strict=True))]
         return Reserved(commands.decision_of(readings, costs), text, repeated)
 
@@ -136,7 +135,7 @@ class HoldCommands:
             outcome, settled_with, standing, others = settled
             for other in others:
                 # What the first place was settled with counts: settlings that come together tell the others the same.
-                call = partial(self._calls.settle, self._calls.record(text, other), settled_with, moment_us)
+                call = partial(self.calls.settle, self.calls.record(text, other), settled_with, moment_us, further=True)
                 reply = yield from self._ask(call)
                 standing |= read_settled(reply).standing
         except TooMuchDebt as debt:
@@ -157,7 +156,7 @@ class HoldCommands:
         check_lease(lease_us)
         asked = [check_amount(amount) for amount in more]
         moment_us = _moment(now_us, clock)
-        call = partial(self._calls.extend, self._calls.record(text, slot), lease_us, asked, moment_us)
+        call = partial(self.calls.extend, self.calls.record(text, slot), lease_us, asked, moment_us)
         found = read_extended((yield from self._ask(call)))
         if found.others:
             found = yield from self._extend_apart(found, text, slot, lease_us, asked, moment_us)
@@ -180,13 +179,13 @@ class HoldCommands:
 
     def _settle(self, text: str, slot: int, given: list[float], now_us: float) -> Generator[ScriptCall, Any, Settled]:
         """Settle a hold in the slot of its id."""
-        record, settled = self._calls.record(text, slot), None
-        if self._calls.are_few and len(given) == 1:
-            settled = read_settled_few((yield self._calls.settle_few(record, given[0], now_us)))
+        record, settled = self.calls.record(text, slot), None
+        if self.calls.are_few and len(given) == 1:
+            settled = read_settled_few((yield self.calls.settle_few(record, given[0], now_us)))
         if settled is None:  # a hold of other limits, or of other numbers
-            settled = read_settled((yield from self._ask(partial(self._calls.settle, record, given, now_us))))
+            settled = read_settled((yield from self._ask(partial(self.calls.settle, record, given, now_us))))
         elif settled.outcome == b"Y":
-            reply = yield from self._ask(partial(self._calls.settle, record, given, now_us))
+            reply = yield from self._ask(partial(self.calls.settle, record, given, now_us))
             settled = settled._replace(standing=read_settled(reply).standing)
         return settled
 
@@ -195,16 +194,16 @@ class HoldCommands:
     ) -> Generator[ScriptCall, Any, Settled]:
         """Settle a hold in the slot of its id once its debts are seen to fit in all others."""
         for other in others:
-            record = self._calls.record(text, other)
-            read_settled((yield from self._ask(partial(self._calls.check_debt, record, given, now_us))))
-        call = partial(self._calls.settle_checked, self._calls.record(text, slot), given, now_us)
+            record = self.calls.record(text, other)
+            read_settled((yield from self._ask(partial(self.calls.check_debt, record, given, now_us))))
+        call = partial(self.calls.settle_checked, self.calls.record(text, slot), given, now_us)
         return read_settled((yield from self._ask(call)))
 
     def _reserve_apart(
         self, places: list[HoldPlace], head: HoldHead, names: list[bytes], costs: list[int], asked: Sequence[int]
     ) -> Generator[ScriptCall, Any, tuple[bool, list[Reading]] | Conflict]:
         """Hold place by place; where one refuses, forget what the others hold, and look at the limits again."""
-        commands, calls = self._commands, self._calls
+        commands, calls = self._commands, self.calls
         found: dict[int, Reading] = {}
         held: list[HoldPlace] = []
         repeated = True
@@ -232,17 +231,17 @@ class HoldCommands:
     def _forget(self, places: list[HoldPlace], now_us: float) -> ScriptSteps:
         """Take back what was charged for a hold that is none."""
         for place in places:
-            yield from self._ask(partial(self._calls.forget, place.record, now_us))
+            yield from self._ask(partial(self.calls.forget, place.record, now_us, listed=place.listed))
 
     def _extend_apart(
         self, first: Extended, text: str, slot: int, lease_us: int, asked: list[int], now_us: float
     ) -> Generator[ScriptCall, Any, Extended]:
         """Extend a hold in its other places; where one refuses, take back what was held on top in those before it."""
-        calls, found = self._calls, {slot: first}
+        calls, found = self.calls, {slot: first}
         if first.outcome != b"E":  # only look at the others
             lease_us, asked = 1, [0]
         for other in first.others:
-            call = partial(calls.extend, calls.record(text, other), lease_us, asked, now_us)
+            call = partial(calls.extend, calls.record(text, other), lease_us, asked, now_us, further=True)
             found[other] = read_extended((yield from self._ask(call)))
             if found[other].outcome == b"R":
                 break
@@ -262,13 +261,14 @@ class HoldCommands:
 
     def _places(self, names: list[bytes], text: str, home: int) -> list[HoldPlace]:
         """The limits of each slot, first those of the slot of the id; all together where there is one server."""
-        slot_of, record = self._commands.slot_of, self._calls.record
+        slot_of, record = self._commands.slot_of, self.calls.record
+        listed = self._commands.count_in_flight and len(set(names)) > 1
         if slot_of is None:
-            return [HoldPlace(home, record(text, home), self._order)]
+            return [HoldPlace(home, record(text, home), self._order, listed)]
         numbers: dict[int, list[int]] = {home: []}
         for number in self._order:
             numbers.setdefault(slot_of(names[number]), []).append(number)
-        return [HoldPlace(slot, record(text, slot), own) for slot, own in numbers.items()]
+        return [HoldPlace(slot, record(text, slot), own, listed) for slot, own in numbers.items()]
 
     def _standings(self, standing: Numbers) -> tuple[Standing, ...]:
         """What the limits have, in their order, which may be another one than that of a hold."""

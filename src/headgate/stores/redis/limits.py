@@ -17,6 +17,7 @@ from headgate.operation import Operation, Receipt
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, StatesAt, checked_pairs, read_receipt
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.redis.commands import Commands, ScriptCall, ScriptSteps
+from headgate.stores.redis.dropped_holds import drop_hold
 from headgate.stores.redis.hold_commands import HoldCommands
 from headgate.stores.redis.line import RedisLine
 from headgate.stores.redis.new_holds import NewHolds
@@ -72,7 +73,11 @@ class _RedisLimits:
         return steps
 
     def _resetting(self, keys: tuple[Key, ...]) -> ScriptSteps:
-        return self._commands.forget(self._commands.names(keys), self._now_us())
+        now_us = self._now_us()
+        live, apart = yield from self._commands.forget(self._commands.names(keys), now_us)
+        for letters in apart:
+            yield from drop_hold(self._holds.calls, letters, now_us)
+        return live
 
     def _reading(self, keys: tuple[Key, ...], now_us: int | None) -> Any:
         return self._commands.read(keys, partial(self._moment_us, now_us))

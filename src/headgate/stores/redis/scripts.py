@@ -25,9 +25,10 @@ HIT, PEEK, TELL = 0, 1, 2
 ID_LETTERS = 24
 """Letters at the end of the key of a hold's record that tell its id."""
 
-SETTLE, FORGET, SHORTEN, TURN_BACK, CHECK, CHECKED = range(6)
+SETTLE, FORGET, SHORTEN, TURN_BACK, CHECK, CHECKED, DROP = range(7)
 """What a script does that settles: settle; or take back the whole charge of a hold, or what it took last and with it
-the end of its lease, or this end alone; or see whether debts fit, or settle where that was seen in all slots."""
+the end of its lease, or this end alone; or see whether debts fit, or settle where that was seen in all slots; or free
+the places of a hold that was reset, and forget it."""
 
 BRIEF = 42
 """Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
@@ -81,6 +82,7 @@ _CONSTANTS = {
     "SETTLE": SETTLE,
     "CHECK": CHECK,
     "CHECKED": CHECKED,
+    "DROP": DROP,
     "NOTHING": "'" + BRIEF * r"\0" + "'",
 }
 _CONSTANT = re.compile(rf"\b(?:{'|'.join(_CONSTANTS)})\b")

@@ -1,8 +1,8 @@
 -- Let the lease of a hold end later, and hold more: all of it, or nothing changes.
 --
--- KEYS: the record. ARGV: the new lease and what is held on top, one number for each group or for all, packed as they are
--- read below; the limits of the caller as in the script that settles. The reply is B where a calendar window has begun that
--- no limit of the caller knows. It begins with E for extended, R for
+-- KEYS: the record. ARGV: the new lease, whether this is a further slot of the hold, and what is held on top, one number
+-- for each group or for all, packed as they are read below; the limits of the caller as in the script that settles. The
+-- reply is B where a calendar window has begun that no limit of the caller knows. It begins with E for extended, R for
 -- refused, L for a lease that is over, A for settled before, U for unknown, G for a hold of so many groups. After E, R, L
 -- and A comes what each limit has and the other slots, as in the script that settles, and before that after E and R the
 -- former end of the lease, whether there is a part more, how many limits and bytes follow, the number of each limit among the caller's (0: it is none
@@ -10,7 +10,7 @@
 
 local record = call('GET', KEYS[1])
 if not record then return 'U' end
-local given_us, lease_us, given, more_at = unpack('<ddH', ARGV[1])
+local given_us, lease_us, further, given, more_at = unpack('<ddBH', ARGV[1])
 local mode, standing, max_delay_us = HIT, {}, -1
 --@ include steps.moment
 --@ include holds.parse
@@ -58,5 +58,9 @@ if allowed then
     .. sub(record, actuals_at, answer_at - 1) .. added .. sub(record, answer_at)
   local token = epochs[1]
   --@ include holds.keep
+  if further == 1 or named > 1 or #others > 0 then
+    local only = 'XX'
+    --@ include holds.list
+  end
 end
 outcome = (allowed and 'E' or 'R') .. pack('<dBHH', former_end, #added > 0 and 1 or 0, count, #answer) .. table.concat(indices) .. answer

@@ -1,11 +1,12 @@
 -- Forget states, and tell what they were: of a log what is in its field, where the newest entries are.
 --
--- ARGV: the field of each; for each how the keys of records in its slot begin. Of places in flight it tells when the last lease is
--- over, as a double. The holds that have any of these limits are forgotten: the epoch of a name has a number which is
--- raised, and is noted for the field, so that the records which began before are of no use, see holds. The places that
--- such holds have of other limits of the name are freed. The reply ends with the server's time.
+-- ARGV: the field of each; for each how the keys of records in its slot begin. Of places in flight it tells when the last
+-- lease is over, as a double. The holds that have any of these limits are forgotten: the epoch of a name has a number which
+-- is raised, and is noted for the field, so that the records which began before are of no use, see holds. The places that
+-- such holds have of other limits of the name are freed; those that they have under other names, the caller frees. The
+-- reply ends with the server's time, and the ids of the holds that may have such places.
 
-local reply, head_of = {}, {}
+local reply, head_of, apart = {}, {}, {}
 for number = 1, #KEYS do
   local key, field = KEYS[number], ARGV[number]
   local value = call('HGET', key, field)
@@ -37,6 +38,7 @@ end
 --@ include forget.places
 local time = call('TIME')
 reply[#KEYS + 1] = time[1] * 1000000 + time[2]
+reply[#KEYS + 2] = apart
 return reply
 
 --@ epoch
@@ -68,8 +70,8 @@ if not (digits >= 0 and digits <= LARGEST and digits % 1 == 0) then digits = 2 *
 
 --@ places
 -- Free what is in flight of holds that are forgotten, under limits that were not reset.
-local function is_over(head, id)
-  local record = call('GET', head .. id)
+local function is_over(name)
+  local record = call('GET', name)
   local read, known = pcall(function()
     --@ include holds.parse
     local known = true
@@ -79,6 +81,14 @@ local function is_over(head, id)
   return read and known == false
 end
 for key, head in pairs(head_of) do
+  local listed = redis.pcall('ZRANGE', key .. 'apart', '0', '-1') -- not allowed to users without holds
+  if listed.err then redis.pcall('UNLINK', key .. 'apart') end
+  for _, name in ipairs(listed) do
+    if is_over(name) then
+      call('ZREM', key .. 'apart', name)
+      apart[#apart + 1] = sub(name, -ID_LETTERS)
+    end
+  end
   for place = 0, MOST_PLACES do
     local field, digits, leases = 'p' .. place, 0, ''
     local value = call('HGET', key, field)
@@ -86,7 +96,7 @@ for key, head in pairs(head_of) do
       --@ include forget.leases
       local kept = ''
       for at = 1, #leases, LEASE do
-        if not is_over(head, sub(leases, at, at + 23)) then kept = kept .. sub(leases, at, at + LEASE - 1) end
+        if not is_over(head .. sub(leases, at, at + 23)) then kept = kept .. sub(leases, at, at + LEASE - 1) end
       end
       if #kept < #leases then call('HSET', key, field, kept .. sub(value, #leases + 1)) end
       local left, weight = digits, 1
@@ -94,7 +104,7 @@ for key, head in pairs(head_of) do
         if left % 2 == 1 then
           local name = key .. field .. ':' .. weight
           for _, id in ipairs(call('ZRANGE', name, '0', '-1')) do
-            if is_over(head, id) then call('ZREM', name, id) end
+            if is_over(head .. id) then call('ZREM', name, id) end
           end
         end
         left, weight = math.floor(left / 2), weight * 2

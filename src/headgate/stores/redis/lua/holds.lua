@@ -187,6 +187,19 @@ for number = 1, named do
   end
 end
 
+--@ list
+-- A hold of several names that has places in flight is in a list of each of them, by the key of its record and the end of
+-- its lease: a reset of one name looks there for the holds whose places are under others. What is over goes as leases do.
+for number = 1, named do
+  local name = names[number] .. 'apart'
+  call('ZADD', name, only, lease_end, KEYS[1])
+  if now_us % DEAD_EVERY == 0 then
+    local over = call('ZRANGEBYSCORE', name, '-inf', now_us, 'LIMIT', '0', 'MOST_DEAD')
+    if over[1] then call('ZREM', name, spread(over)) end
+  end
+  if call('TTL', name) < seconds then call('EXPIREAT', name, math.ceil(server_s + seconds)) end
+end
+
 --@ seconds
 local seconds = math.ceil((math.max(lease_end, settled_us) + remember_us - now_us) / 1000000) + 1
 local server_s = now_us / 1000000

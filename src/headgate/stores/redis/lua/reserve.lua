@@ -1,13 +1,13 @@
 -- Decide several limits and hold what is charged, once for an id: all are read before the first is charged.
 --
 -- KEYS: the record, then the hash of each name. ARGV: the operation and the hold, packed as they are read below: after
--- the numbers of groups, names and limits come the cost of each group, and the limits and other slots as in a record;
--- then, for each calendar window among them, its borders.
+-- the numbers of groups, names and limits comes whether the hold is to be listed, see holds.list; then the cost of each
+-- group, and the limits and other slots as in a record; then, for each calendar window among them, its borders.
 -- The reply begins with N for a new answer, R for the first one of this id told again, C for an id of another one, with
 -- what is told of it below; then come doubles for each limit, as in a script for several limits.
 
-local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, groups, named, count, at =
-  unpack('<ddddBBc16c8HHH', ARGV[1])
+local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, groups, named, count, listed,
+  at = unpack('<ddddBBc16c8HHHB', ARGV[1])
 local limits, mode, group_costs, costs, before, names = ARGV[1], HIT, {}, {}, {}, {}
 --@ include steps.moment
 local former_record = is_named == 1 and call('GET', KEYS[1])
@@ -43,6 +43,10 @@ if allowed then
   if at_once == 0 then record = record .. costs .. table.concat(part) end
   record = record .. answer
   --@ include holds.keep
+  if listed == 1 then
+    local only = 'CH'
+    --@ include holds.list
+  end
 end
 return 'N' .. answer
 

@@ -1,8 +1,8 @@
 -- Settle a hold: give back what was too much, charge what is missing, free its places.
 --
--- KEYS: the record. ARGV: how, and what each group really cost, or one number for all (-1 for as much as is held), packed
--- as they are read below; a byte for each limit of the caller, its kind; then its numbers, its field and the end of its
--- name. The reply begins with S for settled, A for already settled, U for unknown, G for a hold of so many groups, D for
+-- KEYS: the record. ARGV: how, whether this is a further slot of the hold, and what each group really cost, or one number
+-- for all (-1 for as much as is held), packed as they are read below; a byte for each limit of the caller, its kind; then
+-- its numbers, its field and the end of its name. The reply begins with S for settled, A for already settled, U for unknown, G for a hold of so many groups, D for
 -- a debt beyond exact numbers (of which limit of the caller's, and how much it was to be), F with the other slots of a hold
 -- whose debts are to be looked at there first (that fits here), where nothing was changed.
 -- After S and A come the number of groups, what each was settled with, as doubles; for each limit of the caller its
@@ -10,12 +10,12 @@
 
 local record = call('GET', KEYS[1])
 if not record then return 'U' end
-local given_us, how, former_end, given, actuals_given = unpack('<dBdH', ARGV[1])
+local given_us, how, further, former_end, given, actuals_given = unpack('<dBBdH', ARGV[1])
 local mode, standing = HIT, {}
 --@ include steps.moment
 --@ include holds.parse
 --@ include holds.known
-if not known then return 'U' end
+if not known and how ~= DROP then return 'U' end
 --@ include holds.asked
 local outcome = 'A'
 if settled ~= 1 then
@@ -43,10 +43,13 @@ if settled ~= 1 then
       how == SHORTEN and parted - 1 or parted, settled, 0) .. sub(record, actuals_at, parts_end - 1) .. sub(record, answer_at)
   else
     settled_us = now_us
+    if further == 1 or named > 1 or parts_at > others_at + 2 then
+      for number = 1, named do call('ZREM', names[number] .. 'apart', KEYS[1]) end
+    end
     record = pack('<c16ddHHHHBd', identity, lease_end, remember_us, groups, named, count, parted, 1, settled_us)
       .. table.concat(told) .. sub(record, actuals_at + 8 * groups)
   end
-  if how == FORGET then
+  if how == FORGET or how == DROP then
     call('UNLINK', KEYS[1])
   else
     local token = epochs[1]

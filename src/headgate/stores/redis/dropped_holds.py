@@ -1,0 +1,23 @@
+"""Holds that a reset of one of their keys made unknown: what they have in flight under other keys is freed."""
+
+from __future__ import annotations
+
+from headgate.holding import ID_PREFIX, read_id
+from headgate.stores.redis.commands import ScriptSteps
+from headgate.stores.redis.hold_calls import HoldCalls
+from headgate.stores.redis.hold_replies import read_settled
+
+_SERVERS_TIME = -1.0
+
+
+def drop_hold(calls: HoldCalls, letters: bytes, now_us: int | None) -> ScriptSteps:
+    """Free all places of a hold, in each of its slots, and forget it; `letters` are those of its id.
+
+    The slot of the id is asked first: its record alone names the others.
+    """
+    text = ID_PREFIX + letters.decode("ascii", "replace")
+    moment_us = _SERVERS_TIME if now_us is None else now_us
+    _, home = read_id(text)
+    reply = yield calls.drop(calls.record(text, home), moment_us)
+    for other in read_settled(reply).others:
+        yield calls.drop(calls.record(text, other), moment_us)
