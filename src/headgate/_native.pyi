@@ -27,7 +27,6 @@ __all__ = [
     "Checks",
     "Decision",
     "Decisions",
-    "DependencyCallable",
     "Door",
     "FieldSender",
     "FieldStarter",
@@ -760,13 +759,6 @@ class WsgiCallable:
     def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
     def __call__(self, environ: Any, start_response: Any) -> Any:
         """The parts of a response."""
-
-class DependencyCallable:
-    """`headgate.http.server.callables.PythonDependencyCallable`"""
-
-    def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
-    def __call__(self, connection: Any, response: Any = None) -> Any:
-        """An awaitable of a decision, or of None."""
 
 @final
 class RateLimitFields:

@@ -1,14 +1,11 @@
 //! Where servers and frameworks come in: what they call is native, so a request that passes at once enters no code of
 //! Python on its way.
 
-use pyo3::exceptions::PyStopIteration;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
-use crate::route_passed::RoutePassed;
-use crate::route_places::RoutePlaces;
 use crate::web_gate::{Passing, WebGate};
 
 /// The base of a middleware of ASGI; the native twin of `headgate.http.server.callables.PythonAsgiCallable`.
@@ -84,69 +81,6 @@ fn direct<'py, T>(own: &Bound<'py, T>) -> PyResult<Option<(Bound<'py, PyAny>, Bo
 #[inline]
 fn came<'py>(py: Python<'py>, said: PyResult<Passing<'py>>) -> PyResult<Passing<'py>> {
     said.or_else(|error| Ok(Err(Some(store_error(py, error)?))))
-}
-
-/// The base of a limit that is a dependency of FastAPI; the native twin of
-/// `headgate.http.server.callables.PythonDependencyCallable`.
-#[pyclass(subclass, frozen, module = "headgate._native")]
-pub struct DependencyCallable;
-
-#[pymethods]
-impl DependencyCallable {
-    #[new]
-    #[pyo3(signature = (*_told, **_named))]
-    fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
-        Self
-    }
-
-    #[pyo3(signature = (connection, response = None))]
-    fn __call__<'py>(
-        slf: &Bound<'py, Self>,
-        connection: &Bound<'py, PyAny>,
-        response: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = slf.py();
-        let Some(response) = response else {
-            return slf.call_method1(intern!(py, "_stand_wrong"), ());
-        };
-        let asked = match slf.getattr(intern!(py, "_places"))?.cast::<RoutePlaces>() {
-            Ok(places) => RoutePlaces::ask(places, &connection.getattr(intern!(py, "scope"))?),
-            Err(_) => Ok(None),
-        };
-        let asked = match asked {
-            Ok(asked) => asked,
-            Err(error) => Some((store_error(py, error)?, py.None()).into_pyobject(py)?.into_any()),
-        };
-        if let Some(Ok(passed)) = asked.as_ref().map(|asked| asked.cast::<RoutePassed>()) {
-            let fields = passed.get().fields_of(py);
-            let told = response.getattr(intern!(py, "raw_headers"))?;
-            match told.cast_exact::<PyList>() {
-                Ok(told) if told.is_empty() => _ = told.as_sequence().in_place_concat(fields.as_sequence())?,
-                _ => _ = slf.call_method1(intern!(py, "_tell"), (response, fields))?,
-            }
-            return Ok(Bound::new(py, Come(passed.get().decision_of(py)?.into_any()))?.into_any());
-        }
-        slf.call_method1(intern!(py, "_judge"), (connection, response, asked))
-    }
-}
-
-/// An awaitable that has come already.
-#[pyclass(frozen, module = "headgate._native")]
-struct Come(Py<PyAny>);
-
-#[pymethods]
-impl Come {
-    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __next__(&self, py: Python<'_>) -> PyResult<()> {
-        Err(PyStopIteration::new_err(self.0.clone_ref(py)))
-    }
 }
 
 /// The error of a store that gave no decision; what else went wrong is raised.

@@ -75,8 +75,6 @@ mod _native {
     #[pymodule_export]
     use crate::callables::AsgiCallable;
     #[pymodule_export]
-    use crate::callables::DependencyCallable;
-    #[pymodule_export]
     use crate::callables::WsgiCallable;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]

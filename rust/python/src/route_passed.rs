@@ -35,16 +35,6 @@ impl RoutePassed {
         self.fields.bind(py)
     }
 
-    /// What was decided, as Python has it.
-    #[inline]
-    pub fn decision_of(&self, py: Python<'_>) -> PyResult<Py<Decision>> {
-        if let Some(told) = self.told.get() {
-            return Ok(told.clone_ref(py));
-        }
-        let made = Py::new(py, self.decision.clone_ref(py))?;
-        Ok(self.told.get_or_init(|| made).clone_ref(py))
-    }
-
     /// Whether an exchange has taken its place.
     #[inline]
     pub fn is_continued(&self) -> bool {
@@ -61,7 +51,11 @@ impl RoutePassed {
 
     #[getter]
     fn decision(&self, py: Python<'_>) -> PyResult<Py<Decision>> {
-        self.decision_of(py)
+        if let Some(told) = self.told.get() {
+            return Ok(told.clone_ref(py));
+        }
+        let made = Py::new(py, self.decision.clone_ref(py))?;
+        Ok(self.told.get_or_init(|| made).clone_ref(py))
     }
 
     #[getter]

@@ -58,7 +58,7 @@ impl RoutePlaces {
     }
 
     #[pyo3(signature = (scope, /))]
-    pub fn ask<'py>(slf: &Bound<'py, Self>, scope: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn ask<'py>(slf: &Bound<'py, Self>, scope: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, exchange) = (slf.py(), intern!(slf.py(), "headgate"));
         let Ok(scope) = scope.cast_exact::<PyDict>() else {
             return Ok(None);

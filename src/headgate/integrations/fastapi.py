@@ -10,20 +10,17 @@ under its whole template; see `headgate.integrations.starlette.routing`.
 
 # FastAPI reads the annotations of `RateLimit.__call__`, and it resolves no text in those of an object's method:
 # so there is no `from __future__ import annotations` here.
-import inspect
 import json
-from collections.abc import Iterator, Sequence
-from types import MethodType
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NoReturn, Unpack
 from weakref import WeakValueDictionary
 
 from headgate.decision import Decision
 from headgate.decorator import is_being_decorated
-from headgate.errors import ConfigError, MissingExtraError
+from headgate.errors import ConfigError, MissingExtraError, StoreError
 from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
 from headgate.http.server.asgi_messages import Fields
-from headgate.http.server.callables import DependencyCallable, is_awaited
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Refusal, RouteOptions, without_content
 from headgate.http.server.routes import (
@@ -36,7 +33,7 @@ from headgate.http.server.routes import (
     is_exempt,
     route_place,
 )
-from headgate.http.server.scope_exchange import exchange_at
+from headgate.http.server.scope_exchange import RoutePassed, exchange_at
 from headgate.limiter import Limiter
 
 try:
@@ -62,6 +59,7 @@ __all__ = [
     "rate_limit",
 ]
 
+_NONE: Any = None
 _HOW_TO_STAND = (
     "a limit of a route is a dependency: write Depends(rate_limit(...)), as in @app.get(..., dependencies=[...])"
 )
@@ -87,10 +85,9 @@ class RateLimitExceeded(HTTPException):
         return RefusalResponse(self.refusal, head=head)
 
 
-class RateLimit(DependencyCallable):
+class RateLimit:
     """A dependency that limits the routes which depend on it, websockets among them; made by a `RateLimits`.
 
-    Its value is the decision, None where a request is not limited, or was not judged; it raises RateLimitExceeded.
     Limits that are written alike are equal, and so one to FastAPI: checked once, and replaced together in
     `app.dependency_overrides`.
     """
@@ -101,22 +98,35 @@ class RateLimit(DependencyCallable):
         self.override = override
         self.headers = headers
         """The dialects of its fields."""
-        is_awaited(self, self._call)
-        self.__signature__ = _SIGNATURE
+        # FastAPI asks an object's attribute whether its call is to be awaited; Python calls what the class has.
+        vars(self)["__call__"] = RateLimit._ask
 
     @property
     def dependency(self) -> NoReturn:
         """Nothing: FastAPI asks for it where a limit stands without `Depends`."""
         raise ConfigError(_HOW_TO_STAND)
 
-    async def _call(self, connection: HTTPConnection, response: Response) -> Decision | None:
-        return await self(connection, response)
+    def __call__(self, connection: HTTPConnection, response: Response = _NONE) -> Coroutine[Any, Any, Decision | None]:
+        """The decision, None where a request is not limited, or was not judged; raises RateLimitExceeded."""
+        if response is _NONE:  # so a decorator is called, with an endpoint
+            raise ConfigError(f"rate_limit(...) decorates no endpoint: {_HOW_TO_STAND}")
+        return self._ask(connection, response)
 
-    def _stand_wrong(self) -> NoReturn:
-        raise ConfigError(f"rate_limit(...) decorates no endpoint: {_HOW_TO_STAND}")
-
-    async def _judge(self, connection: HTTPConnection, response: Response, asked: Any) -> Decision | None:
+    async def _ask(self, connection: HTTPConnection, response: Response) -> Decision | None:
         scope = connection.scope
+        asked: Any
+        try:
+            asked = self._places.ask(scope)
+        except StoreError as error:
+            asked = error, None
+        if type(asked) is RoutePassed:
+            told = response.raw_headers
+            if told:
+                _tell(response, asked.fields)
+            else:
+                told += asked.fields
+            passed: Decision = asked.decision
+            return passed
         place = self._places.of(scope)
         if place is None:
             return None
@@ -134,17 +144,8 @@ class RateLimit(DependencyCallable):
             _answer_by_default(scope)
             raise RateLimitExceeded(judgement.refusal, judgement.decision)
         if not exchange.watched:  # else what watches tells when all limits have judged, also those of a decorator
-            self._tell(response, exchange.encoded_fields())
+            _tell(response, exchange.encoded_fields())
         return judgement.decision
-
-    @staticmethod
-    def _tell(response: Response, fields: Fields) -> None:
-        """Have a response say what remains, in place of what a limit further out told, perhaps."""
-        told = response.raw_headers
-        if told:
-            names = {name for name, _ in fields}
-            told[:] = [field for field in told if field[0] not in names]
-        told.extend(fields)
 
     def _place(self, scope: Any, found: Found) -> RoutePlace | None:
         """Where it stands before a route; None where it leaves the requests of that out."""
@@ -159,8 +160,13 @@ class RateLimit(DependencyCallable):
         return any(limit.override and limit is not self for limit in narrower)
 
 
-_SIGNATURE = inspect.signature(MethodType(RateLimit._call, RateLimit))
-"""What FastAPI is to give it."""
+def _tell(response: Response, fields: Fields) -> None:
+    """Have a response say what remains, in place of what a limit further out told, perhaps."""
+    told = response.raw_headers
+    if told:
+        names = {name for name, _ in fields}
+        told[:] = [field for field in told if field[0] not in names]
+    told.extend(fields)
 
 
 class RateLimits(AsyncRouteLimits):

@@ -14,7 +14,6 @@ from headgate.http.server.asgi_messages import Receive, Scope, Send
 from headgate.http.server.wsgi_messages import Environ, StartResponse
 
 if TYPE_CHECKING:
-    from headgate.decision import Decision
     from headgate.http.server.enforcer import Enforcer
 
 
@@ -51,41 +50,19 @@ class PythonWsgiCallable:
         return self._judge(environ, start_response)
 
 
-class PythonDependencyCallable:
-    """The base of a limit that is a dependency of FastAPI. What a call gives is to be awaited."""
-
-    if TYPE_CHECKING:
-        _places: Any
-        """What it has made of routes: `headgate.integrations.starlette.places.Places`."""
-
-        _judge: Callable[[Any, Any, Any], Coroutine[Any, Any, Any]]
-        """Given what was decided natively, None where it was not."""
-
-        _tell: Callable[[Any, Any], None]
-        """Has a response say what remains that says something already."""
-
-        _stand_wrong: Callable[[], Any]
-        """Raises the error of what is called without a response."""
-
-    def __call__(self, connection: Any, response: Any = None) -> Awaitable[Decision | None]:
-        return self._stand_wrong() if response is None else self._judge(connection, response, None)
-
-
 if TYPE_CHECKING or core.native is None:
     AsgiCallable = PythonAsgiCallable
     WsgiCallable = PythonWsgiCallable
-    DependencyCallable = PythonDependencyCallable
 else:
     AsgiCallable = core.native.AsgiCallable
     WsgiCallable = core.native.WsgiCallable
-    DependencyCallable = core.native.DependencyCallable
 
 
-def is_awaited(own: AsgiCallable | DependencyCallable, call: Callable[..., Coroutine[Any, Any, Any]]) -> None:
-    """Have a callable say that its call is to be awaited: servers and frameworks ask the attribute of the object.
+def is_awaited(own: AsgiCallable, call: Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]) -> None:
+    """Have a middleware say that its call is to be awaited: servers ask the attribute of the object.
 
     Python itself calls what the class has. `call` does the same as that; a subclass that has a call of its own says
     so itself.
     """
-    if type(own).__call__ in (AsgiCallable.__call__, DependencyCallable.__call__):
+    if type(own).__call__ is AsgiCallable.__call__:
         vars(own)["__call__"] = call
