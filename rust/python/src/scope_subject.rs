@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use headgate_policy::subject::{Name, Sent, Subject};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::gate_subject::Trouble;
@@ -126,27 +126,34 @@ fn found_in<'py>(
     wanted: &[u8],
     spelling: Spelling,
 ) -> Result<Lines<'py>, Trouble> {
-    let (name, value) = match pair.cast::<PyTuple>() {
-        Ok(pair) if pair.len() == 2 => (pair.get_item(0)?, pair.get_item(1)?),
-        Ok(_) => return Err(Trouble::Python),
-        Err(_) => {
-            let pair = pair.cast::<PyList>().map_err(|_| Trouble::Python)?;
-            if pair.len() != 2 {
-                return Err(Trouble::Python);
-            }
-            (pair.get_item(0)?, pair.get_item(1)?)
+    if let Ok(pair) = pair.cast::<PyTuple>() {
+        if pair.len() != 2 {
+            return Err(Trouble::Python);
         }
-    };
-    let name = exact_bytes(name)?;
-    let name = name.as_bytes();
+        return match is_spelled(&*pair.get_borrowed_item(0)?, wanted, spelling)? {
+            true => found.and(Text::of_latin1(pair.get_item(1)?)?),
+            false => Ok(found),
+        };
+    }
+    let pair = pair.cast::<PyList>().map_err(|_| Trouble::Python)?;
+    if pair.len() != 2 {
+        return Err(Trouble::Python);
+    }
+    match is_spelled(&pair.get_item(0)?, wanted, spelling)? {
+        true => found.and(Text::of_latin1(pair.get_item(1)?)?),
+        false => Ok(found),
+    }
+}
+
+/// Whether this is a name of a field, in a spelling.
+#[inline]
+fn is_spelled(name: &Bound<'_, PyAny>, wanted: &[u8], spelling: Spelling) -> Result<bool, Trouble> {
+    let name = name.cast_exact::<PyBytes>().map_err(|_| Trouble::Python)?.as_bytes();
     if name.len() != wanted.len() {
-        return Ok(found);
+        return Ok(false);
     }
     let plain = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
-    if name == wanted || (spelling == Spelling::Any && name.iter().map(plain).eq(wanted.iter().copied())) {
-        return found.and(Text::of_latin1(value)?);
-    }
-    Ok(found)
+    Ok(name == wanted || (spelling == Spelling::Any && name.iter().map(plain).eq(wanted.iter().copied())))
 }
 
 impl Subject for ScopeSubject<'_, '_> {
