@@ -28,6 +28,7 @@ from headgate.http.server.wsgi_messages import (
     python_telling,
     send_refusal,
     telling,
+    unstored,
 )
 from headgate.policy.gate import Gate
 from headgate.policy.headers import Headers
@@ -104,9 +105,9 @@ class RateLimitMiddleware(WsgiCallable):
         if refusal is not None and self._fallback is None:
             return send_refusal(start_response, refusal, head=environ["REQUEST_METHOD"] == "HEAD")
         fields = exchange.fields() if judgement.told is None else judgement.told
-        start = telling(start_response, fields) if fields else start_response
         if refusal is not None and self._fallback is not None:
-            return self._fallback(environ, start)
+            return self._fallback(environ, telling(unstored(start_response), fields))
+        start = telling(start_response, fields) if fields else start_response
         return _ending(exchange, self.app, environ, start) if enforcer.settles else self.app(environ, start)
 
     def close(self) -> None:

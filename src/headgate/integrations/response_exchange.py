@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from headgate.http.server.caching import NO_STORE, says_nothing
 from headgate.http.server.exchange import Exchange
 
 _TOLD = "_headgate_told"
@@ -17,12 +18,18 @@ _TOLD = "_headgate_told"
 class ResponseExchange(Exchange):
     """An exchange that is told on a response."""
 
+    by_fallback = False
+    """Whether a fallback answers: no cache stores that, unless it says something itself."""
+
     def tell(self, response: Any) -> None:
         """Add what remains to a response; a field that the application wrote itself stays as it is."""
         headers, told = response.headers, told_on(response)
         _take_back(headers, told)
         told.clear()
-        for name, value in self.fields():
+        fields = self.fields()
+        if self.by_fallback and says_nothing([*headers.keys(), *(name for name, _ in fields)]):
+            fields = [*fields, NO_STORE]
+        for name, value in fields:
             if name not in headers:
                 told.append((name, value))  # before it is written: another thread may copy the response meanwhile
                 headers[name] = value

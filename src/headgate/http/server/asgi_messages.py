@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headgate import core
+from headgate.http.server.caching import NO_STORE, says_nothing
 from headgate.http.server.options import Refusal, Response, without_content
 from headgate.policy.headers import Headers
 
@@ -26,6 +27,9 @@ _TRY_AGAIN_LATER = 1013
 
 HEADS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 """The messages that have headers."""
+
+_STARTS = HEADS - {"websocket.accept"}
+"""The messages that begin a response."""
 
 LASTS = frozenset({
     "http.response.body", "http.response.pathsend", "http.response.zerocopysend",
@@ -63,6 +67,19 @@ def python_adding(send: Send, fields: Fields) -> Send:
 
 
 adding: Callable[[Send, Fields], Send] = python_adding if core.native is None else core.native.FieldSender
+
+
+def unstored(send: Send) -> Send:
+    """Have no cache store the response of a fallback, unless it says something itself. No message is changed."""
+
+    def send_unstored(message: Message) -> Awaitable[None]:
+        if message["type"] in _STARTS:
+            own: list[tuple[bytes, bytes]] = list(message.get("headers") or ())
+            if says_nothing(name.decode("latin-1") for name, _ in own):
+                return send({**message, "headers": own + encode_fields([NO_STORE])})
+        return send(message)
+
+    return send_unstored
 
 
 @lru_cache(1024)
@@ -159,7 +176,7 @@ def refuse(
     if scope["type"] == "websocket":
         return refuse_websocket(scope, receive, send, refusal)
     if fallback is not None:
-        return fallback(scope, receive, telling(send, without_content(refusal)))
+        return fallback(scope, receive, telling(unstored(send), without_content(refusal)))
     return send_refusal(send, refusal, "http", head=scope["method"] == "HEAD")
 
 

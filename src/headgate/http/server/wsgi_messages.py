@@ -7,6 +7,7 @@ from http.client import responses
 from typing import Any
 
 from headgate import core
+from headgate.http.server.caching import NO_STORE, says_nothing
 from headgate.http.server.options import Refusal
 
 Environ = dict[str, Any]
@@ -27,6 +28,16 @@ def python_telling(start_response: StartResponse, fields: list[tuple[str, str]])
 
 telling: Callable[[StartResponse, list[tuple[str, str]]], StartResponse]
 telling = python_telling if core.native is None else core.native.FieldStarter
+
+
+def unstored(start_response: StartResponse) -> StartResponse:
+    """Have no cache store the response of a fallback, unless it says something itself."""
+
+    def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+        own = list(headers)
+        return start_response(status, [*own, NO_STORE] if says_nothing(name for name, _ in own) else own, *error)
+
+    return start
 
 
 def send_refusal(start_response: StartResponse, refusal: Refusal, *, head: bool) -> Iterable[bytes]:

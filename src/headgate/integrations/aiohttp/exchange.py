@@ -81,6 +81,7 @@ async def answer(
     judgement = await exchange.judge_async(enforcer, AiohttpRequest(request, endpoint), by, counted_as)
     if judgement.refusal is None:
         return await exchange.handle(call, request.task)
+    exchange.by_fallback = fallback is not None
     response = _refused(judgement.refusal) if fallback is None else await fallback(request)
     if isinstance(response, web.StreamResponse) and not response.prepared:
         exchange.tell(response)

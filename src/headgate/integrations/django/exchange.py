@@ -16,6 +16,7 @@ from django.http.response import ResponseHeaders  # type: ignore[import-untyped]
 
 from headgate.drive import answered
 from headgate.errors import StoreError
+from headgate.http.server.caching import says_nothing
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Judgement, Step
@@ -202,6 +203,10 @@ def _own(response: Any) -> dict[str, Any]:
     return {"headers": headers, "_resource_closers": []}
 
 
+_NO_STORE = "no-store, private"
+"""Caches of earlier releases of Django ignore `no-store`, but not `private`."""
+
+
 def opened(request: Any) -> tuple[DjangoExchange, bool]:
     """The exchange of a request, and whether it begins here: else what began it ends it."""
     exchange = begun(request)
@@ -250,7 +255,7 @@ def _status_of(error: BaseException) -> int:
 def answer_refusal(request: Any, fallback: Any, refusal: Refusal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The answer to a request that is refused."""
     if fallback is not None:
-        return (async_to_sync(fallback) if iscoroutinefunction(fallback) else fallback)(*args, **kwargs)
+        return _unstored((async_to_sync(fallback) if iscoroutinefunction(fallback) else fallback)(*args, **kwargs))
     return response_of(request, refusal)
 
 
@@ -260,7 +265,22 @@ async def answer_refusal_async(
     if fallback is None:
         return response_of(request, refusal)
     answer = fallback if iscoroutinefunction(fallback) else sync_to_async(fallback)
-    return await answered(await answer(*args, **kwargs))
+    return _unstored(await answered(await answer(*args, **kwargs)))
+
+
+def _unstored(response: Any) -> Any:
+    """The response of a fallback, which no cache stores unless it says something itself.
+
+    It is told before decorators and middlewares outside of the limit see it, which may be caches. The given response is
+    unchanged: a view may answer others with it.
+    """
+    headers = getattr(response, "headers", None)
+    if not isinstance(headers, ResponseHeaders) or not says_nothing(headers):
+        return response
+    # What is closed with it remains: of the two only this one is sent.
+    made = untold(response, lambda given: {"headers": _own(given)["headers"]}, always=True)
+    made.headers["Cache-Control"] = _NO_STORE
+    return made
 
 
 def response_of(request: Any, refusal: Refusal) -> Any:

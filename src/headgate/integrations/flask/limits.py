@@ -176,6 +176,7 @@ class _Limit:
             return None
         if self._fallback is None:
             raise exception_of(judgement.refusal, judgement.decision)
+        exchange.by_fallback = True
         return current_app.ensure_sync(self._fallback)(*args, **kwargs)
 
 

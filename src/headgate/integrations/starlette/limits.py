@@ -40,8 +40,8 @@ from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange, begu
 from headgate.integrations.starlette.places import Places, places
 from headgate.integrations.starlette.request import StarletteRequest
 from headgate.integrations.starlette.responses import (
+    FallbackResponse,
     RefusalResponse,
-    Wrapped,
     refuse_or_close,
     sends_its_fields,
     telling,
@@ -206,7 +206,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             told = encode_fields(without_content(refusal))
             response = await _call(fallback, args, kwargs)
             _check_response(fallback, response)
-            return Wrapped(response, lambda: told)
+            return FallbackResponse(response, lambda: told)
         return RefusalResponse(refusal, head=scope["method"] == "HEAD")
 
     setattr(limited, _DEPTH, depth + 1)

@@ -19,6 +19,7 @@ from headgate.http.server.asgi_messages import (
     adding,
     encode_refusal,
     refuse_websocket,
+    unstored,
 )
 from headgate.http.server.options import Refusal
 from headgate.http.server.scope_exchange import ScopeExchange
@@ -96,6 +97,15 @@ class Wrapped(StarletteResponse):
             await self._response(scope, receive, watch.send)
         finally:
             await exchange.end_async(watch.response())
+
+
+class FallbackResponse(Wrapped):
+    """What a fallback answers, which no cache stores unless it says something itself."""
+
+    __slots__ = ()
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
+        return super().__call__(scope, receive, unstored(send))
 
 
 class RefusalResponse(StarletteResponse):

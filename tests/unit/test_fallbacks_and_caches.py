@@ -1,0 +1,347 @@
+"""What caches may do with what a fallback answers, in every integration."""
+
+# mypy: disable-error-code="import-untyped, misc, untyped-decorator"
+# Django has no types.
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from io import BytesIO
+from typing import Any
+
+import flask
+import httpx
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from litestar import Litestar, get
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+import django_configured  # noqa: F401 - what follows asks for its settings
+
+# isort: split
+
+from django.core.cache import caches
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import FileResponse, HttpRequest, HttpResponse
+from django.test import override_settings
+from django.urls import path
+from django.views.decorators.cache import cache_page
+
+from headgate.http import asgi, wsgi
+from headgate.http.server.asgi_messages import refuse
+from headgate.http.server.options import Refusal
+from headgate.integrations import aiohttp, litestar, starlette
+from headgate.integrations import flask as flask_limits
+from headgate.integrations.django import rate_limit
+from headgate.testing import ManualClock
+
+Fields = list[tuple[str, str]]
+Clients = tuple[str, ...]
+Ask = Callable[[Fields, Clients], list[httpx.Response]]
+"""Asks an application under a limit of one request a minute, whose fallback answers with these fields."""
+
+ONE = "203.0.113.9"
+
+
+def once(**more: Any) -> dict[str, Any]:
+    """Options of a limit of one request a minute, on a clock that stands."""
+    return {"limits": "1/minute", "clock": ManualClock(), **more}
+
+
+def ask_asgi(app: Any, clients: Clients) -> list[httpx.Response]:
+    async def run() -> list[httpx.Response]:
+        answers = []
+        for client in clients:
+            transport = httpx.ASGITransport(app, client=(client, 1234))
+            async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as session:
+                answers.append(await session.get("/"))
+        return answers
+
+    return asyncio.run(run())
+
+
+def ask_wsgi(app: Any, clients: Clients) -> list[httpx.Response]:
+    answers = []
+    for client in clients:
+        transport = httpx.WSGITransport(app, remote_addr=client)
+        with httpx.Client(transport=transport, base_url="http://shop.example") as session:
+            answers.append(session.get("/"))
+    return answers
+
+
+def asgi_app(text: str, fields: Fields) -> Any:
+    encoded = [(name.encode(), value.encode()) for name, value in fields]
+    start = {"type": "http.response.start", "status": 200, "headers": tuple(encoded)}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start)
+        await send({"type": "http.response.body", "body": text.encode()})
+
+    return app
+
+
+def wsgi_app(text: str, fields: Fields) -> Any:
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        start_response("200 OK", fields)
+        return [text.encode()]
+
+    return app
+
+
+def in_asgi(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    old = asgi_app("old", fields)
+    return ask_asgi(asgi.RateLimitMiddleware(asgi_app("new", []), **once(fallback=old)), clients)
+
+
+def in_wsgi(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    old = wsgi_app("old", fields)
+    return ask_wsgi(wsgi.RateLimitMiddleware(wsgi_app("new", []), **once(fallback=old)), clients)
+
+
+async def read(request: Request) -> Response:
+    return PlainTextResponse("new")
+
+
+def in_starlette_s_decorator(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    same = PlainTextResponse("old", headers=dict(fields))
+    limited = starlette.RateLimits()(**once(fallback=lambda request: same))(read)
+    return ask_asgi(Starlette(routes=[Route("/", limited)]), clients)
+
+
+def in_starlette_s_middleware(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    limit = Middleware(
+        starlette.RouteLimit, rate_limits=starlette.RateLimits(), **once(fallback=asgi_app("old", fields))
+    )
+    return ask_asgi(Starlette(routes=[Route("/", read, middleware=[limit])]), clients)
+
+
+def in_litestar(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    limit = litestar.RateLimits()(**once(fallback=asgi_app("old", fields)))
+
+    @get("/", middleware=[limit])
+    async def handler() -> str:
+        return "new"
+
+    return ask_asgi(Litestar([handler], openapi_config=None, logging_config=None), clients)
+
+
+def in_flask(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    app = flask.Flask(__name__)
+    same = flask.Response("old", headers=fields)
+    app.add_url_rule("/", "read", flask_limits.RateLimits()(**once(fallback=lambda: same))(lambda: "new"))
+    return ask_wsgi(app, clients)
+
+
+def in_all_of_flask(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    app = flask.Flask(__name__)
+    app.add_url_rule("/", "read", lambda: "new")
+    flask_limits.RateLimits(app, default="1/minute", clock=ManualClock(), fallback=lambda: ("old", fields))
+    return ask_wsgi(app, clients)
+
+
+async def read_in_aiohttp(request: web.Request) -> web.Response:
+    return web.Response(text="new")
+
+
+def ask_aiohttp(limited: Any, clients: Clients) -> list[httpx.Response]:
+    async def run() -> list[httpx.Response]:
+        answers = []
+        app = web.Application(middlewares=limited if isinstance(limited, list) else [])
+        app.router.add_get("/", read_in_aiohttp if isinstance(limited, list) else limited)
+        async with TestClient(TestServer(app)) as session:
+            for _ in clients:
+                async with session.get("/") as got:
+                    answers.append(httpx.Response(got.status, headers=[*got.headers.items()], text=await got.text()))
+        return answers
+
+    return asyncio.run(run())
+
+
+def in_aiohttp(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    async def old(request: web.Request) -> web.Response:
+        return web.Response(text="old", headers=fields)
+
+    return ask_aiohttp(aiohttp.RateLimits()(**once(fallback=old))(read_in_aiohttp), clients)
+
+
+def in_all_of_aiohttp(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    async def old(request: web.Request) -> web.Response:
+        return web.Response(text="old", headers=fields)
+
+    return ask_aiohttp([aiohttp.middleware(**once(fallback=old))], clients)
+
+
+def fallback_of_django(fields: Fields) -> Callable[[HttpRequest], HttpResponse]:
+    same = HttpResponse("old", headers=dict(fields))
+    return lambda request: same
+
+
+def ask_django(view: Any, clients: Clients, *, kind: str = "wsgi", **told: Any) -> list[httpx.Response]:
+    class Urls:
+        urlpatterns = [path("", view)]  # noqa: RUF012 - as Django has it
+
+    caches["default"].clear()
+    with override_settings(ROOT_URLCONF=Urls, **({"MIDDLEWARE": [], "HEADGATE": {}} | told)):
+        return ask_wsgi(WSGIHandler(), clients) if kind == "wsgi" else ask_asgi(ASGIHandler(), clients)
+
+
+def read_in_django(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("new")
+
+
+async def read_later_in_django(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("new")
+
+
+MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
+
+
+def in_django(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    return ask_django(rate_limit(**once(fallback=fallback_of_django(fields)))(read_in_django), clients)
+
+
+def in_async_django(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    view = rate_limit(**once(fallback=fallback_of_django(fields)))(read_later_in_django)
+    return ask_django(view, clients, kind="asgi")
+
+
+def in_all_of_django(fields: Fields, clients: Clients) -> list[httpx.Response]:
+    limits = once(fallback=fallback_of_django(fields))
+    return ask_django(read_in_django, clients, MIDDLEWARE=[MIDDLEWARE], HEADGATE=limits)
+
+
+EVERYWHERE: list[Ask] = [
+    in_asgi, in_wsgi, in_starlette_s_decorator, in_starlette_s_middleware, in_litestar, in_flask, in_all_of_flask,
+    in_aiohttp, in_all_of_aiohttp, in_django, in_async_django, in_all_of_django,
+]  # fmt: skip
+
+
+def cache_fields(answer: httpx.Response) -> Fields:
+    named = [(name.lower(), value) for name, value in answer.headers.multi_items()]
+    return [field for field in named if field[0] in ("cache-control", "expires")]
+
+
+@pytest.mark.parametrize("ask", EVERYWHERE, ids=lambda ask: ask.__name__)
+@pytest.mark.parametrize(
+    "said",
+    [
+        [],
+        [("Cache-Control", "max-age=60")],
+        [("cache-CONTROL", "public")],
+        [("Expires", "Thu, 01 Dec 1994 16:00:00 GMT")],
+    ],
+    ids=["nothing", "cache-control", "in other letters", "expires"],
+)
+def test_what_a_fallback_answers_is_not_stored_unless_it_says_something_itself(ask: Ask, said: Fields) -> None:
+    added = "no-store, private" if "django" in ask.__name__ else "no-store"
+    fields = [(name.lower(), value) for name, value in said] or [("cache-control", added)]
+    passed, *refused = ask(said, (ONE,) * 3)
+    assert (passed.text, cache_fields(passed)) == ("new", [])
+    assert [(answer.status_code, answer.text, cache_fields(answer)) for answer in refused] == [(200, "old", fields)] * 2
+    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
+
+
+@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
+@pytest.mark.parametrize("middlewares", [[], [MIDDLEWARE]], ids=["alone", "below the middleware"])
+@pytest.mark.parametrize("view", [read_in_django, read_later_in_django])
+def test_a_cache_of_django_gives_no_other_client_what_a_fallback_answers(
+    kind: str, middlewares: list[str], view: Any
+) -> None:
+    def old(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("old")
+
+    limited = rate_limit(**once(key=lambda request: request.META["REMOTE_ADDR"], fallback=old))(view)
+    cached, forgetful = cache_page(60)(limited), cache_page(0)(limited)
+    pages = iter([forgetful, cached, cached])  # the first answer is not kept, so that the second one is refused
+
+    def page(request: HttpRequest) -> Any:
+        return next(pages)(request)
+
+    async def page_later(request: HttpRequest) -> Any:
+        return await next(pages)(request)
+
+    told = {"MIDDLEWARE": middlewares, "HEADGATE": {}}
+    site = page if view is read_in_django else page_later
+    answers = ask_django(site, (ONE, ONE, "203.0.113.10"), kind=kind, **told)
+    assert [answer.text for answer in answers] == ["new", "old", "new"]
+
+
+def test_a_cache_of_the_site_gives_no_other_client_what_a_fallback_answers() -> None:
+    limits = once(fallback=fallback_of_django([]))
+    above = "django.middleware.cache.UpdateCacheMiddleware"
+    below = "django.middleware.cache.FetchFromCacheMiddleware"
+    clients = (ONE, ONE, "203.0.113.10")
+
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("new", headers={"Cache-Control": "private"})
+
+    answers = ask_django(view, clients, MIDDLEWARE=[above, below, MIDDLEWARE], HEADGATE=limits)
+    assert [answer.text for answer in answers] == ["new", "old", "new"]
+
+
+@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
+def test_a_response_that_a_view_of_django_gives_others_too_is_unchanged(kind: str) -> None:
+    same = HttpResponse("same")
+    view = rate_limit(**once(fallback=lambda request: same))(lambda request: same)
+    answers = ask_django(view, (ONE, ONE, "203.0.113.10"), kind=kind)
+    assert [cache_fields(answer) for answer in answers] == [[], [("cache-control", "no-store, private")], []]
+    assert "Cache-Control" not in same.headers
+
+
+def test_a_file_that_a_fallback_of_django_answers_with_is_closed() -> None:
+    file = BytesIO(b"old")
+    view = rate_limit(**once(fallback=lambda request: FileResponse(file)))(read_in_django)
+    refused = ask_django(view, (ONE, ONE))[1]
+    assert (refused.text, cache_fields(refused)) == ("old", [("cache-control", "no-store, private")])
+    assert file.closed
+
+
+def test_a_response_that_a_view_of_flask_gives_others_too_stays_free_for_caches() -> None:
+    app = flask.Flask(__name__)
+    same = flask.Response("same")
+    app.add_url_rule("/", "read", flask_limits.RateLimits()(**once(fallback=lambda: same))(lambda: same))
+    answers = ask_wsgi(app, (ONE, ONE, "203.0.113.10"))
+    assert [cache_fields(answer) for answer in answers] == [[], [("cache-control", "no-store")], []]
+
+
+def test_the_usual_refusal_tells_caches_nothing() -> None:
+    app = asgi.RateLimitMiddleware(asgi_app("new", []), **once())
+    refused = ask_asgi(app, (ONE, ONE))[1]
+    assert (refused.status_code, cache_fields(refused)) == (429, [])
+
+
+def test_only_the_head_of_a_response_is_changed_and_no_message_of_the_application() -> None:
+    refusal = Refusal(429, [("Retry-After", "1"), ("Content-Type", "text/plain")], b"")
+    messages: list[Any] = [
+        {"type": "http.response.start", "status": 200, "headers": []},
+        {"type": "websocket.http.response.start", "status": 200},
+        {"type": "websocket.accept", "headers": []},
+        {"type": "http.response.body", "body": b"old"},
+    ]
+    before = [dict(message) for message in messages]
+    sent: list[Any] = []
+
+    async def old(scope: Any, receive: Any, send: Any) -> None:
+        for message in messages:
+            await send(message)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("nothing is read")
+
+    async def run() -> None:
+        await refuse(refusal, {"type": "http", "method": "GET"}, receive, send, old)
+
+    asyncio.run(run())
+    assert messages == before and messages[0]["headers"] == []
+    retry, no_store = (b"retry-after", b"1"), (b"cache-control", b"no-store")
+    assert [message.get("headers") for message in sent] == [[retry, no_store], [retry, no_store], [retry], None]
