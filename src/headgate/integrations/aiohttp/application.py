@@ -16,6 +16,7 @@ from headgate.http.server.options import AnyPolicy, Options
 from headgate.http.server.routes import application_enforcers, is_exempt
 from headgate.integrations.aiohttp.exchange import Handler, answer, tell
 from headgate.integrations.aiohttp.limits import RateLimits, rate_limit
+from headgate.integrations.aiohttp.placement import look
 from headgate.integrations.aiohttp.request import endpoint_of, rule_or_prefix
 from headgate.policy.gate import AsyncGate
 
@@ -45,6 +46,7 @@ class RateLimitMiddleware:
         self._fallback = fallback
 
     async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        look(request.match_info.apps[0])
         if _is_left_out(request):
             return await handler(request)
         place = f"*{_application_of(self, request)}"
@@ -98,8 +100,13 @@ def setup(
     elif options or fallback is not None:
         raise ConfigError("options of an application go with its limits or its policy")
     app.on_response_prepare.append(tell)
+    app.on_startup.append(_look)
     app.on_startup.append(lambda app: rate_limits.warm_up())
     app.on_cleanup.append(lambda app: rate_limits.aclose())
+
+
+async def _look(app: web.Application) -> None:
+    look(app)
 
 
 async def _look_for_cors(limit: RateLimitMiddleware, app: web.Application) -> None:

@@ -22,6 +22,7 @@ from headgate.http.server.routes import (
     exempt,
 )
 from headgate.integrations.aiohttp.exchange import Handler, answer
+from headgate.integrations.aiohttp.placement import look, watch
 from headgate.integrations.aiohttp.request import endpoint_of
 
 Limited = TypeVar("Limited", bound=Callable[..., Any])
@@ -55,6 +56,7 @@ class RateLimits(AsyncRouteLimits):
         def decorate(handler: Limited) -> Limited:
             check_endpoint(handler)
             limited = _limited(handler, enforcers, fallback)
+            watch(limited, handler)
             return cast(Limited, exempt(limited) if override else limited)
 
         return decorate
@@ -76,6 +78,7 @@ def _limited(handler: Any, enforcers: ApplicationEnforcers, fallback: Handler | 
     @wraps(handler)
     async def limited(*args: Any, **kwargs: Any) -> web.StreamResponse:
         request, in_view = _request(args)
+        look(request.match_info.apps[0])
         endpoint = endpoint_of(request, by_method=in_view)
         counted_as = f"{endpoint} ({depth + 1})" if depth else endpoint
         return await answer(
@@ -95,6 +98,7 @@ def _limited_view(
 
     def awaited(self: AbstractView) -> Generator[Any, None, web.StreamResponse]:
         request = self.request
+        look(request.match_info.apps[0])
         endpoint = endpoint_of(request)
         counted_as = f"{endpoint} ({depth + 1})" if depth else endpoint
         return answer(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from weakref import WeakSet
 
 import flask
 from flask.signals import request_started
 
 from headgate.errors import ConfigError
+from headgate.http.server.placement import chain, misplaced
 from headgate.integrations.flask.routing import View
 
 _log = logging.getLogger("headgate")
@@ -31,22 +31,14 @@ def _look(app: flask.Flask, **_: object) -> None:
         return
     _seen.add(app)
     routed = {id(view) for view in app.view_functions.values()}
-    reached = {id(inner) for view in app.view_functions.values() for inner in _chain(view)}
+    reached = {id(inner) for view in app.view_functions.values() for inner in chain(view)}
     above = [view for limited, view in _unseen if id(view) in routed and id(limited) not in reached]
     known = reached | routed
     _unseen[:] = [pair for pair in _unseen if id(pair[0]) not in known and id(pair[1]) not in known]
     if not _unseen:
         request_started.disconnect(_look)
     for view in above:
-        name = f"{view.__module__}.{getattr(view, '__qualname__', '')}"
-        told = f"rate_limit stands above the route of {name}, where it limits nothing: put it below @app.route"
+        told = misplaced([view])
         if app.debug or app.testing:
             raise ConfigError(told)
         _log.error(told)
-
-
-def _chain(view: View | None) -> Iterator[View]:
-    """A view, and what it was wrapped around."""
-    while view is not None:
-        yield view
-        view = getattr(view, "__wrapped__", None)

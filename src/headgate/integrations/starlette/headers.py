@@ -6,6 +6,7 @@ from typing import Protocol
 
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, living
 from headgate.http.server.scope_exchange import begun_anew, exchange_of
+from headgate.integrations.starlette.placement import look
 
 
 class Closes(Protocol):
@@ -27,6 +28,7 @@ class RateLimitHeaders:
     def __init__(self, app: ASGIApp, rate_limits: Closes | None = None) -> None:
         self.app = app
         self._rate_limits = rate_limits
+        self._has_looked = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -35,6 +37,9 @@ class RateLimitHeaders:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
+        if not self._has_looked:
+            self._has_looked = True
+            look(scope)
         exchange = exchange_of(scope)
         if exchange.watcher is self:  # the application asks itself, with a scope that it was given: another request
             exchange = begun_anew(scope)

@@ -37,6 +37,7 @@ from headgate.http.server.routes import (
     route_place,
 )
 from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange, begun_anew, exchange_at, exchange_of
+from headgate.integrations.starlette.placement import watch
 from headgate.integrations.starlette.places import Places, places
 from headgate.integrations.starlette.request import StarletteRequest
 from headgate.integrations.starlette.responses import (
@@ -75,7 +76,9 @@ class RateLimits(AsyncRouteLimits):
 
         def decorate(endpoint: Endpoint) -> Endpoint:
             check_endpoint(endpoint)
-            return _limited(endpoint, enforcers, fallback)
+            limited = _limited(endpoint, enforcers, fallback)
+            watch(limited, endpoint)
+            return limited
 
         return decorate
 

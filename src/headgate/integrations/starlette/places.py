@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from headgate import core
+from headgate.integrations.starlette.placement import look
 from headgate.integrations.starlette.routing import Found, Scope, context_of, find_route
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ def places(make: Callable[[Scope, Found], T], *, inside: bool, by_method: bool =
     """
 
     def find(scope: Scope) -> tuple[T, bool]:
+        look(scope)
         found, is_stable = find_route(scope, scope.get("endpoint") if inside else None, by_method=by_method)
         return make(scope, found), is_stable
 

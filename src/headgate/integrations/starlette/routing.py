@@ -76,6 +76,15 @@ def flat(routes: Iterable[Any]) -> Iterator[Any]:
                 yield getattr(context, "starlette_route", None) or context
 
 
+def endpoints_of(routes: Iterable[Any], depth: int = 0) -> Iterator[Any]:
+    """The endpoints of routes, and of those behind mounts."""
+    for route in flat(routes):
+        if hasattr(route, "endpoint"):
+            yield route.endpoint
+        elif _is_mount(route) and depth < _DEEPEST:
+            yield from endpoints_of(_inner_routes(route) or (), depth + 1)
+
+
 def _own_route(scope: Scope) -> Any:
     """The route that called the endpoint, with its whole path inside its application; None where it is not told."""
     endpoint = scope.get("endpoint")

@@ -1,0 +1,20 @@
+"""Looks whether limits of endpoints stand below their routes, as they must: above them they limit nothing."""
+
+from __future__ import annotations
+
+from starlette.routing import BaseRoute
+
+from headgate.http.server.placement import Placements
+from headgate.integrations.starlette.routing import Scope, endpoints_of
+
+_placements = Placements((BaseRoute,), "endpoint")
+
+watch = _placements.watch
+
+
+def look(scope: Scope) -> None:
+    """Tell of limits that stand above routes of the application that is asked; once. Raises ConfigError."""
+    app = scope.get("app")
+    routes = getattr(app, "routes", None)
+    if routes is not None:
+        _placements.look(app, lambda: endpoints_of(routes), lambda: bool(getattr(app, "debug", False)))
