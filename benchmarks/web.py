@@ -124,6 +124,7 @@ COMPARISONS = (
             ALONE,
             CONSTANT,
             *middlewares(0.95, 0.96),
+            Subject("headgate, policy, in Django", "headgate_django", "ratelimit"),
             Subject("django-ratelimit (no headers)", "django_ratelimit"),
             Subject("throttled-py", "throttled_py", "ratelimit-remaining"),
         ),
@@ -199,6 +200,8 @@ def _measure(comparison: Comparison, quick: bool) -> dict[str, Rounds]:
         with _served(comparison, comparison.subjects, MANY) as served:
             if number == 0:
                 _verify(comparison, served)
+            for server in served.values():
+                _ask(comparison, server)  # which waits for it to have begun
             _load(comparison, list(served.values()), 0.3, 2)  # warms them up
             for turn in range(turns):
                 for subject in others:

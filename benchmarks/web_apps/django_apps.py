@@ -45,6 +45,12 @@ def headgate_policy(a_minute: int) -> Any:
     return RateLimitMiddleware(_application(), policy=ten_rules(a_minute))
 
 
+def headgate_django(a_minute: int) -> Any:
+    """Headgate's middleware of Django with a policy."""
+    policy = ten_rules(a_minute)
+    return _application(middleware="headgate.integrations.django.RateLimitMiddleware", HEADGATE={"policy": policy})
+
+
 def django_ratelimit(a_minute: int) -> Any:
     """django-ratelimit, by the decorator of a view, on the cache of the process; it writes no fields."""
     return _application(ratelimit(key="ip", rate=f"{a_minute}/m")(_hello))
@@ -52,7 +58,7 @@ def django_ratelimit(a_minute: int) -> Any:
 
 def throttled_py(a_minute: int) -> Any:
     """throttled-py, by a middleware written here: it has none for Django."""
-    return _application(middleware="throttled_middleware", a_minute=a_minute)
+    return _application(middleware=f"{__name__}.throttled_middleware", A_MINUTE=a_minute)
 
 
 def throttled_middleware(get_response: View) -> View:
@@ -79,17 +85,17 @@ def _hello(request: HttpRequest) -> HttpResponse:
     return HttpResponse(TEXT.encode())
 
 
-def _application(view: View = _hello, middleware: str = "", a_minute: int = 0) -> Any:
+def _application(view: View = _hello, middleware: str = "", **told: Any) -> Any:
     if settings.configured:  # several that differ in nothing of Django's own
         return get_wsgi_application()
     urlpatterns.append(path("", view))
     settings.configure(
-        A_MINUTE=a_minute,
         ALLOWED_HOSTS=["*"],
         CACHES={"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
-        MIDDLEWARE=[f"{__name__}.{middleware}"] if middleware else [],
+        MIDDLEWARE=[middleware] if middleware else [],
         ROOT_URLCONF=__name__,
         SILENCED_SYSTEM_CHECKS=["django_ratelimit.E003", "django_ratelimit.W001"],
+        **told,
     )
     django.setup()
     return get_wsgi_application()
