@@ -109,7 +109,8 @@ _TEXT = (
     "with the same fields. Beside them the Python service as it was at "
     f"{BEFORE[:7]}, long before the native gate, which the targets were set by: most of what Python has gained since "
     "is native, too. Other limiters are asked about one client in the body of a POST: throttlecrab, with its states "
-    "in memory, and envoyproxy/ratelimit over HTTP, which keeps its counts in the same Redis. In short turns a wrk "
+    "in memory, and envoyproxy/ratelimit over HTTP, which keeps its counts in the same Redis. All are started anew "
+    "several times, since processes of one program differ, too. In short turns a wrk "
     f"with {_CONNECTIONS} connections on another core asks each of them, for {_CLIENTS:,} clients at random or for "
     "one. A processor second is one that the process of the server had, with all its threads; those of Redis and "
     "of wrk count for none of them. Two cores are compared with one where the load comes from the same cores: "
@@ -124,7 +125,7 @@ _TEXT = (
 
 def run(quick: bool) -> Section:
     """Load the servers in turns, each on the first core, or on two where it has two threads."""
-    seconds, rounds = (0.2, 2) if quick else (0.4, 9)
+    seconds, sets, turns = (0.2, 1, 2) if quick else (0.4, 3, 7)
     found = peers()
     peers_here = {name: peer for name, peer in found.items() if isinstance(peer.program, Path)}
     earlier = headgate_of(BEFORE)
@@ -133,43 +134,29 @@ def run(quick: bool) -> Section:
         subjects |= _SUBJECTS_BEFORE
     per_second: dict[Subject, list[float]] = {subject: [] for subject in subjects.values()}
     scaled: dict[str, list[Scaled]] = {name: [] for name in _ON_TWO_CORES}
-    with ExitStack() as stack:
-        redis_port = stack.enter_context(redis_server())
-        on_redis = f"redis://127.0.0.1:{redis_port}/0"
-        servers = {
-            "nginx": stack.enter_context(_nginx(1)),
-            "nginx, 2 workers": stack.enter_context(_nginx(2)),
-            "Python": stack.enter_context(_service(0)),
-            "door, 1 thread": stack.enter_context(_service(1)),
-            "door, 2 threads": stack.enter_context(_service(2)),
-            "Python on Redis": stack.enter_context(_service(0, on_redis)),
-            "door on Redis": stack.enter_context(_service(1, on_redis)),
-        }
-        if isinstance(earlier, Path):
-            servers["Python before"] = stack.enter_context(_service(None, python=str(earlier)))
-            servers["Python on Redis before"] = stack.enter_context(_service(None, on_redis, python=str(earlier)))
-        for name, peer in peers_here.items():
-            servers[name] = stack.enter_context(peer_running(peer, _CORES[0], redis_port))
-        for turn in range(rounds + 1):
-            for subject, measured in per_second.items():
-                pid, url = servers[subject.server]
-                before = processor_seconds(pid)
-                [load] = wrk(
-                    [url + subject.path], seconds=seconds, connections=_CONNECTIONS, body=subject.body,
-                    clients=subject.clients,
-                )  # fmt: skip
-                if turn:  # the first warms up
-                    measured.append(load.requests / (processor_seconds(pid) - before))
-            for name, ratios in scaled.items():
-                subject, servers_asked = _ON_TWO_CORES[name]
-                one, two = (
-                    _loaded_from_its_cores(servers[server], subject, _CORES[:count], seconds)
-                    for count, server in enumerate(servers_asked, 1)
-                )
-                if turn:
-                    ratios.append(Scaled(two.requests / one.requests, 2 * two.per_second / one.per_second))
-        for subject in (_DOOR, _DOOR_BODY):
-            _verify(servers[subject.server][1], subject)
+    for _ in range(sets):
+        with ExitStack() as stack:
+            servers = _served(stack, earlier if isinstance(earlier, Path) else None, peers_here)
+            for turn in range(turns + 1):
+                for subject, measured in per_second.items():
+                    pid, url = servers[subject.server]
+                    before = processor_seconds(pid)
+                    [load] = wrk(
+                        [url + subject.path], seconds=seconds, connections=_CONNECTIONS, body=subject.body,
+                        clients=subject.clients,
+                    )  # fmt: skip
+                    if turn:  # the first warms up
+                        measured.append(load.requests / (processor_seconds(pid) - before))
+                for name, ratios in scaled.items():
+                    subject, servers_asked = _ON_TWO_CORES[name]
+                    one, two = (
+                        _loaded_from_its_cores(servers[server], subject, _CORES[:count], seconds)
+                        for count, server in enumerate(servers_asked, 1)
+                    )
+                    if turn:
+                        ratios.append(Scaled(two.requests / one.requests, 2 * two.per_second / one.per_second))
+            for subject in (_DOOR, _DOOR_BODY):
+                _verify(servers[subject.server][1], subject)
 
     rows = []
     for name, subject in subjects.items():
@@ -180,6 +167,27 @@ def run(quick: bool) -> Section:
     rows += [(peer.name, f"not measured: {peer.program}") for peer in found.values() if peer.name not in peers_here]
     return Section("The front door", _TEXT, ("server and question", "checks a processor second"), rows,
                    _targets(per_second, scaled, found[RATELIMIT]))  # fmt: skip
+
+
+def _served(stack: ExitStack, earlier: Path | None, peers_here: dict[str, Peer]) -> dict[str, tuple[int, str]]:
+    """(process, URL) of each server; all end with the stack."""
+    redis_port = stack.enter_context(redis_server())
+    on_redis = f"redis://127.0.0.1:{redis_port}/0"
+    servers = {
+        "nginx": stack.enter_context(_nginx(1)),
+        "nginx, 2 workers": stack.enter_context(_nginx(2)),
+        "Python": stack.enter_context(_service(0)),
+        "door, 1 thread": stack.enter_context(_service(1)),
+        "door, 2 threads": stack.enter_context(_service(2)),
+        "Python on Redis": stack.enter_context(_service(0, on_redis)),
+        "door on Redis": stack.enter_context(_service(1, on_redis)),
+    }
+    if earlier is not None:
+        servers["Python before"] = stack.enter_context(_service(None, python=str(earlier)))
+        servers["Python on Redis before"] = stack.enter_context(_service(None, on_redis, python=str(earlier)))
+    for name, peer in peers_here.items():
+        servers[name] = stack.enter_context(peer_running(peer, _CORES[0], redis_port))
+    return servers
 
 
 def _targets(
