@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterator
 from itertools import count
@@ -132,6 +133,28 @@ def test_the_rights_that_the_docs_tell_suffice_for_holds_of_several_keys(server:
     assert user.reset(("ann",)) and left(bound, "ann", "blue")[-1] == 9
     store.close()
     server.cli("ACL", "DELUSER", "resetter")
+
+
+def test_a_reset_without_the_rights_to_hold_keeps_the_lists_of_holds(server: Server) -> None:
+    store = RedisStore(f"{server.url}?timeout=10s", prefix=f"rights-of-resets{next(_prefixes)}")
+    hold(store.bind(LIMITS), "ann", "blue")
+    listed = names(store, b"apart")
+    rights = ["+evalsha", "+eval", "+time", "+hget", "+hmget", "+hset", "+hdel", "+lrange", "+ttl", "+expireat"]
+    server.cli(
+        "ACL", "SETUSER", "limiter", "reset", "on", ">limiter-pass", f"~{store.prefix}:*", "-@all", *rights, "+unlink",
+        "+set", "+ping",
+    )  # fmt: skip
+    url = f"{server.url.replace('redis://', 'redis://limiter:limiter-pass@')}?timeout=10s"
+    limiter = RedisStore(url, prefix=store.prefix)
+    other = name_limits(parse_limits("9/hour fixed"), scope="user", name="user")
+    assert not limiter.bind(other).reset(("ben",))
+    with contextlib.suppress(StoreError):  # it may not read the records of holds
+        limiter.bind(other).reset(("ann",))
+    assert names(store, b"apart") == listed and len(listed) == 2
+    limiter.close()
+    server.cli("ACL", "DELUSER", "limiter")
+    store.clear()
+    store.close()
 
 
 def test_a_reset_repairs_a_list_that_another_program_wrote(server: Server) -> None:

@@ -82,7 +82,7 @@ local function is_over(name)
 end
 for key, head in pairs(head_of) do
   local listed = redis.pcall('ZRANGE', key .. 'apart', '0', '-1') -- not allowed to users without holds
-  if listed.err then redis.pcall('UNLINK', key .. 'apart') end
+  if listed.err and string.find(listed.err, 'WRONGTYPE', 1, true) then redis.pcall('UNLINK', key .. 'apart') end
   for _, name in ipairs(listed) do
     if is_over(name) then
       call('ZREM', key .. 'apart', name)

@@ -2,7 +2,8 @@
 --
 -- KEYS: the record. ARGV: how, whether this is a further slot of the hold, and what each group really cost, or one number
 -- for all (-1 for as much as is held), packed as they are read below; a byte for each limit of the caller, its kind; then
--- its numbers, its field and the end of its name. The reply begins with S for settled, A for already settled, U for unknown, G for a hold of so many groups, D for
+-- its numbers, its field and the end of its name.
+-- The reply begins with S for settled, A for already settled, U for unknown, G for a hold of so many groups, D for
 -- a debt beyond exact numbers (of which limit of the caller's, and how much it was to be), F with the other slots of a hold
 -- whose debts are to be looked at there first (that fits here), where nothing was changed.
 -- After S and A come the number of groups, what each was settled with, as doubles; for each limit of the caller its
