@@ -13,14 +13,10 @@ import httpx
 import pytest
 import uvicorn
 from asgiref.compatibility import guarantee_single_callable
-from fastapi import Depends, FastAPI, Response
-from fastapi.requests import HTTPConnection
 
 from headgate import Limiter, StoreError
 from headgate import core as cores
-from headgate.decision import Decision
 from headgate.http import asgi, wsgi
-from headgate.integrations.fastapi import rate_limit
 from headgate.stores.shared.store import SharedStore
 
 SIZE = 256 << 10
@@ -152,34 +148,3 @@ def _asked(kind: str, middleware: Any) -> httpx.Response:
             return await client.get("http://shop.example/")
 
     return asyncio.run(ask())
-
-
-@pytest.mark.parametrize("key", [None, lambda request: "all"])
-def test_the_value_of_a_dependency_is_the_decision(key: Any) -> None:
-    app = FastAPI()
-    limit = rate_limit("2/hour", key=key) if key else rate_limit("2/hour")
-    seen: list[Any] = []
-
-    @app.get("/")
-    async def read(decision: Any = Depends(limit)) -> str:  # noqa: B008
-        seen.append(decision)
-        return "read"
-
-    @app.get("/again")
-    async def again(connection: HTTPConnection, response: Response) -> str:
-        seen.append(await limit(connection, response))
-        seen.append(await limit(connection, response))
-        return "read"
-
-    async def ask() -> None:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop.example") as client:
-            for path, statuses in (("/", [200, 200, 429]), ("/again", [200, 429])):
-                for status in statuses:
-                    answer = await client.get(path)
-                    assert answer.status_code == status
-                    assert len(answer.headers.get_list("RateLimit")) == 1
-
-    asyncio.run(ask())
-    assert [type(one) for one in seen[:2]] == [Decision, Decision]
-    assert [one.remaining for one in seen[:2]] == [1, 0]
-    assert [type(one) for one in seen[2:]] == [Decision] * (len(seen) - 2)

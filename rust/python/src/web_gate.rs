@@ -148,7 +148,7 @@ impl WebGate {
 }
 
 impl WebGate {
-    /// Its `send` for a request that passes at once.
+    /// Decide for the request of a scope: one that passes at once is answered by what is given back for its `send`.
     #[inline]
     pub fn sender<'py>(
         &self,
@@ -175,7 +175,7 @@ impl WebGate {
         })
     }
 
-    /// Its `start_response` for a request that passes at once.
+    /// Decide for the request of an environ, likewise for its `start_response`.
     #[inline]
     pub fn starter<'py>(
         &self,

@@ -26,7 +26,7 @@ from headgate.http.server.asgi_messages import (
     refuse,
 )
 from headgate.http.server.asgi_request import AsgiRequest
-from headgate.http.server.callables import AsgiCallable, is_awaited
+from headgate.http.server.callables import AsgiCallable, mark_coroutine_function
 from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.enforcer import Enforcer
@@ -79,7 +79,7 @@ class RateLimitMiddleware(AsgiCallable):
         warn_outside_of_cors(self, app)
         self._websockets = websockets
         self._fallback = fallback
-        is_awaited(self, self._judge)
+        mark_coroutine_function(self, self._judge)
 
     async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
         enforcer = self._enforcer

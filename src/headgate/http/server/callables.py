@@ -58,7 +58,9 @@ else:
     WsgiCallable = core.native.WsgiCallable
 
 
-def is_awaited(own: AsgiCallable, call: Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]) -> None:
+def mark_coroutine_function(
+    own: AsgiCallable, call: Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
+) -> None:
     """Have a middleware say that its call is to be awaited: servers ask the attribute of the object.
 
     Python itself calls what the class has. `call` does the same as that; a subclass that has a call of its own says
