@@ -535,6 +535,29 @@ def test_a_fallback_answers_instead(app: flask.Flask, client: Client) -> None:
     assert answer.headers["Content-Type"].startswith("text/html")
 
 
+def test_a_fallback_that_returns_nothing_lets_no_request_pass(app: flask.Flask, client: Client) -> None:
+    app.testing = True  # errors of the application reach the test
+    limits = RateLimits(app)
+    asked = []
+
+    def view() -> str:
+        asked.append(flask.request.path)
+        return "home"
+
+    def nothing(**_: object) -> None: ...
+
+    blueprint = flask.Blueprint("inside", __name__)
+    blueprint.add_url_rule("/inside", "view", view)
+    limits("1/minute", fallback=nothing)(blueprint)
+    app.register_blueprint(blueprint)
+    app.add_url_rule("/view", "view", limits("1/minute", fallback=nothing)(view))
+    for url in ("/inside", "/view"):
+        assert client.ask(url).text == "home"
+        with pytest.raises(TypeError, match=r"fallback \S*nothing of GET /\S+ returned None: it must return"):
+            client.ask(url)
+    assert asked == ["/inside", "/view"]
+
+
 def test_views_that_are_classes_are_limited_whole_or_by_method(
     app: flask.Flask, client: Client, limits: RateLimits
 ) -> None:

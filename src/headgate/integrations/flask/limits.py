@@ -177,7 +177,11 @@ class _Limit:
         if self._fallback is None:
             raise exception_of(judgement.refusal, judgement.decision)
         exchange.by_fallback = True
-        return current_app.ensure_sync(self._fallback)(*args, **kwargs)
+        answered = current_app.ensure_sync(self._fallback)(*args, **kwargs)
+        if answered is None:  # to Flask, what stands before a view lets a request pass by that
+            name = getattr(self._fallback, "__qualname__", repr(self._fallback))
+            raise TypeError(f"the fallback {name} of {endpoint} returned None: it must return a response")
+        return answered
 
 
 def exception_of(refusal: Refusal, decision: Decision | None) -> HTTPException:
