@@ -180,6 +180,62 @@ def test_what_a_fallback_answers_is_not_stored_unless_it_says_something_itself(a
     assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
 
 
+def refusing(*fields: tuple[str, str]) -> Callable[..., Refusal]:
+    """A `refusal=` that says this, too."""
+    return lambda request, decision, usual: usual._replace(headers=[*usual.headers, *fields])
+
+
+@pytest.mark.parametrize("own", [[], [("Cache-Control", "max-age=60")]], ids=["nothing", "cache-control"])
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ([("Cache-Control", "private, max-age=5")], [("cache-control", "private, max-age=5")]),
+        (
+            [("Expires", "0")],
+            [("cache-control", "no-store, private"), ("expires", "0")],
+        ),  # which Django's caches ignore
+        ([("Cache-Control", "no-store, max-age=0")], [("cache-control", "no-store, max-age=0, private")]),
+    ],
+    ids=["cache-control", "expires", "no-store"],
+)
+@pytest.mark.parametrize("where", ["view", "async view", "middleware"])
+def test_a_fallback_of_django_that_says_nothing_says_of_caches_what_the_refusal_says(
+    where: str, said: Fields, sent: Fields, own: Fields
+) -> None:
+    limits = once(fallback=fallback_of_django(own), refusal=refusing(*said))
+    if where == "middleware":
+        answers = ask_django(read_in_django, (ONE,) * 3, MIDDLEWARE=[MIDDLEWARE], HEADGATE=limits)
+    elif where == "view":
+        answers = ask_django(rate_limit(**limits)(read_in_django), (ONE,) * 3)
+    else:
+        answers = ask_django(rate_limit(**limits)(read_later_in_django), (ONE,) * 3, kind="asgi")
+    if own:  # what it says itself stays, beside what the refusal says under another name
+        sent = sorted({**dict(sent), "cache-control": "max-age=60"}.items())
+    assert [(answer.text, sorted(cache_fields(answer))) for answer in answers[1:]] == [("old", sent)] * 2
+
+
+def test_a_fallback_says_of_caches_what_the_refusal_says() -> None:
+    told = once(fallback=asgi_app("old", []), refusal=refusing(("Cache-Control", "private, max-age=5")))
+    refused = ask_asgi(asgi.RateLimitMiddleware(asgi_app("new", []), **told), (ONE, ONE))[1]
+    assert (refused.text, cache_fields(refused)) == ("old", [("cache-control", "private, max-age=5")])
+
+
+def test_a_cache_of_django_keeps_what_a_fallback_answers_only_as_the_refusal_says() -> None:
+    def answers(says: str) -> list[str]:
+        limits = once(fallback=fallback_of_django([]), refusal=refusing(("Cache-Control", says)))
+        cached = cache_page(60)(rate_limit(**limits, key=lambda request: request.META["REMOTE_ADDR"])(read_in_django))
+        forgetful = cache_page(0)(cached.__wrapped__)
+        pages = iter([forgetful, cached, cached])
+
+        def page(request: HttpRequest) -> Any:
+            return next(pages)(request)
+
+        return [answer.text for answer in ask_django(page, (ONE, ONE, "203.0.113.10"))]
+
+    assert answers("private, max-age=5") == answers("no-store") == ["new", "old", "new"]
+    assert answers("max-age=60") == ["new", "old", "old"]
+
+
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
 @pytest.mark.parametrize("middlewares", [[], [MIDDLEWARE]], ids=["alone", "below the middleware"])
 @pytest.mark.parametrize("view", [read_in_django, read_later_in_django])
