@@ -31,6 +31,9 @@ from headgate.integrations.response_exchange import ResponseExchange, first_told
 class DjangoExchange(ResponseExchange):
     """The exchange of one request, whose `_headgate` it is."""
 
+    no_store = ("Cache-Control", "no-store, private")
+    """Caches of earlier releases of Django ignore `no-store`, but not `private`."""
+
     # A request that passes natively needs no judgement to be told: one is made where there is more to do.
     _passed: tuple[Enforcer, tuple[Any, list[tuple[str, str]], Any], int] | None = None
     """What the limits of the site decided natively: (their enforcer, (decision, fields, key), when they were asked).
@@ -252,6 +255,7 @@ def _status_of(error: BaseException) -> int:
 def answer_refusal(request: Any, fallback: Any, refusal: Refusal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The answer to a request that is refused."""
     if fallback is not None:
+        request._headgate.by_fallback = True  # also where it raises, and another response is made of that
         answer = async_to_sync(fallback) if iscoroutinefunction(fallback) else fallback
         return _unstored(answer(*args, **kwargs), refusal)
     return response_of(request, refusal)
@@ -262,6 +266,7 @@ async def answer_refusal_async(
 ) -> Any:
     if fallback is None:
         return response_of(request, refusal)
+    request._headgate.by_fallback = True
     answer = fallback if iscoroutinefunction(fallback) else sync_to_async(fallback)
     return _unstored(await answered(await answer(*args, **kwargs)), refusal)
 
