@@ -14,26 +14,35 @@ import flask
 import httpx
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
 from litestar import Litestar, get
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import django_configured  # noqa: F401 - what follows asks for its settings
 
 # isort: split
 
-from django.core.cache import caches
-from django.core.handlers.asgi import ASGIHandler
-from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, HttpRequest, HttpResponse
-from django.test import override_settings
-from django.urls import path
 from django.views.decorators.cache import cache_page
 
+from asking_frameworks import (
+    MIDDLEWARE,
+    ONE,
+    Clients,
+    Fields,
+    ask_aiohttp,
+    ask_asgi,
+    ask_django,
+    ask_wsgi,
+    cache_fields,
+    once,
+    read,
+    read_in_aiohttp,
+    read_in_django,
+    read_later_in_django,
+)
 from headgate.http import asgi, wsgi
 from headgate.http.server.asgi_messages import refuse
 from headgate.http.server.options import Refusal
@@ -42,38 +51,8 @@ from headgate.integrations import flask as flask_limits
 from headgate.integrations.django import rate_limit
 from headgate.testing import ManualClock
 
-Fields = list[tuple[str, str]]
-Clients = tuple[str, ...]
 Ask = Callable[[Fields, Clients], list[httpx.Response]]
 """Asks an application under a limit of one request a minute, whose fallback answers with these fields."""
-
-ONE = "203.0.113.9"
-
-
-def once(**more: Any) -> dict[str, Any]:
-    """Options of a limit of one request a minute, on a clock that stands."""
-    return {"limits": "1/minute", "clock": ManualClock(), **more}
-
-
-def ask_asgi(app: Any, clients: Clients) -> list[httpx.Response]:
-    async def run() -> list[httpx.Response]:
-        answers = []
-        for client in clients:
-            transport = httpx.ASGITransport(app, client=(client, 1234))
-            async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as session:
-                answers.append(await session.get("/"))
-        return answers
-
-    return asyncio.run(run())
-
-
-def ask_wsgi(app: Any, clients: Clients) -> list[httpx.Response]:
-    answers = []
-    for client in clients:
-        transport = httpx.WSGITransport(app, remote_addr=client)
-        with httpx.Client(transport=transport, base_url="http://shop.example") as session:
-            answers.append(session.get("/"))
-    return answers
 
 
 def asgi_app(text: str, fields: Fields) -> Any:
@@ -103,10 +82,6 @@ def in_asgi(fields: Fields, clients: Clients) -> list[httpx.Response]:
 def in_wsgi(fields: Fields, clients: Clients) -> list[httpx.Response]:
     old = wsgi_app("old", fields)
     return ask_wsgi(wsgi.RateLimitMiddleware(wsgi_app("new", []), **once(fallback=old)), clients)
-
-
-async def read(request: Request) -> Response:
-    return PlainTextResponse("new")
 
 
 def in_starlette_s_decorator(fields: Fields, clients: Clients) -> list[httpx.Response]:
@@ -146,24 +121,6 @@ def in_all_of_flask(fields: Fields, clients: Clients) -> list[httpx.Response]:
     return ask_wsgi(app, clients)
 
 
-async def read_in_aiohttp(request: web.Request) -> web.Response:
-    return web.Response(text="new")
-
-
-def ask_aiohttp(limited: Any, clients: Clients) -> list[httpx.Response]:
-    async def run() -> list[httpx.Response]:
-        answers = []
-        app = web.Application(middlewares=limited if isinstance(limited, list) else [])
-        app.router.add_get("/", read_in_aiohttp if isinstance(limited, list) else limited)
-        async with TestClient(TestServer(app)) as session:
-            for _ in clients:
-                async with session.get("/") as got:
-                    answers.append(httpx.Response(got.status, headers=[*got.headers.items()], text=await got.text()))
-        return answers
-
-    return asyncio.run(run())
-
-
 def in_aiohttp(fields: Fields, clients: Clients) -> list[httpx.Response]:
     async def old(request: web.Request) -> web.Response:
         return web.Response(text="old", headers=fields)
@@ -181,26 +138,6 @@ def in_all_of_aiohttp(fields: Fields, clients: Clients) -> list[httpx.Response]:
 def fallback_of_django(fields: Fields) -> Callable[[HttpRequest], HttpResponse]:
     same = HttpResponse("old", headers=dict(fields))
     return lambda request: same
-
-
-def ask_django(view: Any, clients: Clients, *, kind: str = "wsgi", **told: Any) -> list[httpx.Response]:
-    class Urls:
-        urlpatterns = [path("", view)]  # noqa: RUF012 - as Django has it
-
-    caches["default"].clear()
-    with override_settings(ROOT_URLCONF=Urls, **({"MIDDLEWARE": [], "HEADGATE": {}} | told)):
-        return ask_wsgi(WSGIHandler(), clients) if kind == "wsgi" else ask_asgi(ASGIHandler(), clients)
-
-
-def read_in_django(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("new")
-
-
-async def read_later_in_django(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("new")
-
-
-MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
 
 
 def in_django(fields: Fields, clients: Clients) -> list[httpx.Response]:
@@ -223,11 +160,6 @@ EVERYWHERE: list[Ask] = [
 ]  # fmt: skip
 
 
-def cache_fields(answer: httpx.Response) -> Fields:
-    named = [(name.lower(), value) for name, value in answer.headers.multi_items()]
-    return [field for field in named if field[0] in ("cache-control", "expires")]
-
-
 @pytest.mark.parametrize("ask", EVERYWHERE, ids=lambda ask: ask.__name__)
 @pytest.mark.parametrize(
     "said",
@@ -246,6 +178,62 @@ def test_what_a_fallback_answers_is_not_stored_unless_it_says_something_itself(a
     assert (passed.text, cache_fields(passed)) == ("new", [])
     assert [(answer.status_code, answer.text, cache_fields(answer)) for answer in refused] == [(200, "old", fields)] * 2
     assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
+
+
+def refusing(*fields: tuple[str, str]) -> Callable[..., Refusal]:
+    """A `refusal=` that says this, too."""
+    return lambda request, decision, usual: usual._replace(headers=[*usual.headers, *fields])
+
+
+@pytest.mark.parametrize("own", [[], [("Cache-Control", "max-age=60")]], ids=["nothing", "cache-control"])
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ([("Cache-Control", "private, max-age=5")], [("cache-control", "private, max-age=5")]),
+        (
+            [("Expires", "0")],
+            [("cache-control", "no-store, private"), ("expires", "0")],
+        ),  # which Django's caches ignore
+        ([("Cache-Control", "no-store, max-age=0")], [("cache-control", "no-store, max-age=0, private")]),
+    ],
+    ids=["cache-control", "expires", "no-store"],
+)
+@pytest.mark.parametrize("where", ["view", "async view", "middleware"])
+def test_a_fallback_of_django_that_says_nothing_says_of_caches_what_the_refusal_says(
+    where: str, said: Fields, sent: Fields, own: Fields
+) -> None:
+    limits = once(fallback=fallback_of_django(own), refusal=refusing(*said))
+    if where == "middleware":
+        answers = ask_django(read_in_django, (ONE,) * 3, MIDDLEWARE=[MIDDLEWARE], HEADGATE=limits)
+    elif where == "view":
+        answers = ask_django(rate_limit(**limits)(read_in_django), (ONE,) * 3)
+    else:
+        answers = ask_django(rate_limit(**limits)(read_later_in_django), (ONE,) * 3, kind="asgi")
+    if own:  # what it says itself stays, beside what the refusal says under another name
+        sent = sorted({**dict(sent), "cache-control": "max-age=60"}.items())
+    assert [(answer.text, sorted(cache_fields(answer))) for answer in answers[1:]] == [("old", sent)] * 2
+
+
+def test_a_fallback_says_of_caches_what_the_refusal_says() -> None:
+    told = once(fallback=asgi_app("old", []), refusal=refusing(("Cache-Control", "private, max-age=5")))
+    refused = ask_asgi(asgi.RateLimitMiddleware(asgi_app("new", []), **told), (ONE, ONE))[1]
+    assert (refused.text, cache_fields(refused)) == ("old", [("cache-control", "private, max-age=5")])
+
+
+def test_a_cache_of_django_keeps_what_a_fallback_answers_only_as_the_refusal_says() -> None:
+    def answers(says: str) -> list[str]:
+        limits = once(fallback=fallback_of_django([]), refusal=refusing(("Cache-Control", says)))
+        cached = cache_page(60)(rate_limit(**limits, key=lambda request: request.META["REMOTE_ADDR"])(read_in_django))
+        forgetful = cache_page(0)(cached.__wrapped__)
+        pages = iter([forgetful, cached, cached])
+
+        def page(request: HttpRequest) -> Any:
+            return next(pages)(request)
+
+        return [answer.text for answer in ask_django(page, (ONE, ONE, "203.0.113.10"))]
+
+    assert answers("private, max-age=5") == answers("no-store") == ["new", "old", "new"]
+    assert answers("max-age=60") == ["new", "old", "old"]
 
 
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])

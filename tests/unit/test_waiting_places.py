@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headgate import ArgumentError, AsyncLimiter, ConfigError, Limiter, MemoryStore, RateLimited
+from headgate import ArgumentError, AsyncLimiter, ConfigError, GuardedStore, Limiter, MemoryStore, RateLimited
 from headgate.decision import Decision
 from headgate.holding import Hold
 from headgate.operation import Operation
@@ -198,6 +198,21 @@ def _free(limiter: Limiter, held: Reservation, how: str) -> None:
         limiter.commit(held.id)
     else:
         getattr(held, how)()
+
+
+def test_a_reset_of_several_keys_calls_the_callers_of_each_of_them(core: str) -> None:
+    limiter = Limiter("1 concurrent; 9 tokens/hour", store=GuardedStore(make_store(core)))
+    both = {"requests": 1, "tokens": 1}
+    for number in range(3):  # natively ids tell a part of the table: one of these keys at least is in another
+        other = f"other {number}"
+        for keys in (("key", other), (other, "key")):
+            held = limiter.reserve("key", both, lease=LONG_S)
+            with in_thread(lambda: limiter.acquire("key", both, timeout=LONG_S, lease=LONG_S)) as came:
+                until(partial(_are_waiting, limiter, 1))
+                assert limiter.bound.reset(keys)
+                until(partial(bool, came))  # long before its timeout
+            assert came[0] and held.commit().outcome == "unknown"
+            limiter.reset("key")
 
 
 def test_a_caller_that_gives_up_behind_the_first_does_not_make_the_first_ask(core: str) -> None:

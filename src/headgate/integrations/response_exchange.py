@@ -21,6 +21,9 @@ class ResponseExchange(Exchange):
     by_fallback = False
     """Whether a fallback answers: no cache stores that, unless it says something itself."""
 
+    no_store = NO_STORE
+    """What says that to caches."""
+
     def tell(self, response: Any) -> None:
         """Add what remains to a response; a field that the application wrote itself stays as it is."""
         headers, told = response.headers, told_on(response)
@@ -28,7 +31,7 @@ class ResponseExchange(Exchange):
         told.clear()
         fields = self.fields()
         if self.by_fallback and says_nothing([*headers.keys(), *(name for name, _ in fields)]):
-            fields = [*fields, NO_STORE]
+            fields = [*fields, self.no_store]
         for name, value in fields:
             if name not in headers:
                 told.append((name, value))  # before it is written: another thread may copy the response meanwhile

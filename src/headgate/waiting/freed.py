@@ -95,8 +95,8 @@ class FreeingLimits:
 
     def _tell_of(self, keys: tuple[Key, ...]) -> None:
         if self._waiting:
-            for key in keys[:1]:
-                self._waiting.freed(read_id(self.bound.id_of(key, _ANY_NAME))[1])
+            for place in {read_id(self.bound.id_of(key, _ANY_NAME))[1] for key in keys}:
+                self._waiting.freed(place)
 
 
 def freeing(bound: Any, store: Store, limits: Sequence[NamedLimit]) -> Any:

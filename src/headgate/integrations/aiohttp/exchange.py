@@ -82,7 +82,11 @@ async def answer(
     if judgement.refusal is None:
         return await exchange.handle(call, request.task)
     exchange.by_fallback = fallback is not None
-    response = _refused(judgement.refusal) if fallback is None else await fallback(request)
+    try:
+        response = _refused(judgement.refusal) if fallback is None else await fallback(request)
+    except web.HTTPException as raised:  # which is a response
+        exchange.tell(raised)
+        raise
     if isinstance(response, web.StreamResponse) and not response.prepared:
         exchange.tell(response)
     return response

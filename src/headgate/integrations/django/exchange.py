@@ -13,6 +13,7 @@ import django.core.exceptions as failures  # type: ignore[import-untyped]
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import Http404, HttpResponse  # type: ignore[import-untyped]
 from django.http.response import ResponseHeaders  # type: ignore[import-untyped]
+from django.utils.cache import patch_cache_control  # type: ignore[import-untyped]
 
 from headgate.drive import answered
 from headgate.errors import StoreError
@@ -29,6 +30,9 @@ from headgate.integrations.response_exchange import ResponseExchange, first_told
 
 class DjangoExchange(ResponseExchange):
     """The exchange of one request, whose `_headgate` it is."""
+
+    no_store = ("Cache-Control", "no-store, private")
+    """Caches of earlier releases of Django ignore `no-store`, but not `private`."""
 
     # A request that passes natively needs no judgement to be told: one is made where there is more to do.
     _passed: tuple[Enforcer, tuple[Any, list[tuple[str, str]], Any], int] | None = None
@@ -203,10 +207,6 @@ def _own(response: Any) -> dict[str, Any]:
     return {"headers": headers, "_resource_closers": []}
 
 
-_NO_STORE = "no-store, private"
-"""Caches of earlier releases of Django ignore `no-store`, but not `private`."""
-
-
 def opened(request: Any) -> tuple[DjangoExchange, bool]:
     """The exchange of a request, and whether it begins here: else what began it ends it."""
     exchange = begun(request)
@@ -255,7 +255,9 @@ def _status_of(error: BaseException) -> int:
 def answer_refusal(request: Any, fallback: Any, refusal: Refusal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The answer to a request that is refused."""
     if fallback is not None:
-        return _unstored((async_to_sync(fallback) if iscoroutinefunction(fallback) else fallback)(*args, **kwargs))
+        request._headgate.by_fallback = True  # also where it raises, and another response is made of that
+        answer = async_to_sync(fallback) if iscoroutinefunction(fallback) else fallback
+        return _unstored(answer(*args, **kwargs), refusal)
     return response_of(request, refusal)
 
 
@@ -264,12 +266,13 @@ async def answer_refusal_async(
 ) -> Any:
     if fallback is None:
         return response_of(request, refusal)
+    request._headgate.by_fallback = True
     answer = fallback if iscoroutinefunction(fallback) else sync_to_async(fallback)
-    return _unstored(await answered(await answer(*args, **kwargs)))
+    return _unstored(await answered(await answer(*args, **kwargs)), refusal)
 
 
-def _unstored(response: Any) -> Any:
-    """The response of a fallback, which no cache stores unless it says something itself.
+def _unstored(response: Any, refusal: Refusal) -> Any:
+    """The response of a fallback, which no cache stores unless it or the refusal says something itself.
 
     It is told before decorators and middlewares outside of the limit see it, which may be caches. The given response is
     unchanged: a view may answer others with it.
@@ -279,7 +282,10 @@ def _unstored(response: Any) -> Any:
         return response
     # What is closed with it remains: of the two only this one is sent.
     made = untold(response, lambda given: {"headers": _own(given)["headers"]}, always=True)
-    made.headers["Cache-Control"] = _NO_STORE
+    said = [value for name, value in refusal.headers if name.lower() == "cache-control"]
+    made.headers["Cache-Control"] = ", ".join(said) or "no-store"
+    if "no-store" in made.headers["Cache-Control"].lower():
+        patch_cache_control(made, private=True)  # caches of earlier releases of Django ignore `no-store`
     return made
 
 

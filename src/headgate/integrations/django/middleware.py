@@ -8,6 +8,7 @@ from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings  # type: ignore[import-untyped]
+from django.core.handlers.exception import convert_exception_to_response  # type: ignore[import-untyped]
 
 from headgate.http.server.cors import tell_outside_of_cors
 from headgate.integrations.django.checks import CORS, is_outside_of_cors
@@ -34,7 +35,8 @@ class RateLimitMiddleware:
         if self._is_async:
             markcoroutinefunction(self)
         told = site()
-        self._fallback = told.fallback
+        # What it raises becomes a response here, to be told on, as it would further out.
+        self._fallback = told.fallback and convert_exception_to_response(told.fallback)
         if is_outside_of_cors(settings.MIDDLEWARE):
             tell_outside_of_cors("RateLimitMiddleware", CORS)
         self._enforcer = told.site_enforcer(asynchronous=self._is_async, kind=DjangoRequest)

@@ -12,6 +12,7 @@ from headgate.errors import ConfigError
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, Watch, refuse
 from headgate.http.server.client_watch import watching
 from headgate.http.server.exchange import Judgement
+from headgate.http.server.fallback_errors import telling_error
 from headgate.http.server.options import Response, RouteOptions
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
 from headgate.http.server.scope_exchange import ScopeExchange, exchange_at
@@ -114,7 +115,10 @@ class _Limited:
         judged = exchange.judge_route(enforcer, scope, LitestarRequest, self._template, limit, limit.counted_as)
         judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is not None:
-            await refuse(judgement.refusal, scope, receive, send, limit.fallback)
+            try:
+                await refuse(judgement.refusal, scope, receive, send, limit.fallback)
+            except HTTPException as raised:
+                raise telling_error(raised, judgement.refusal) from raised
         elif exchange.watched:
             await self._app(scope, receive, send)
         else:

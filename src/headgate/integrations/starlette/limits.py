@@ -25,6 +25,7 @@ from headgate.http.server.asgi_messages import (
 )
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.exchange import Judgement
+from headgate.http.server.fallback_errors import telling_error
 from headgate.http.server.options import Response, RouteOptions, without_content
 from headgate.http.server.routes import (
     NONE_TOLD,
@@ -124,8 +125,11 @@ class RouteLimit:
         judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is None:
             await exchange.run(self.app, scope, receive, send)
-        else:
+            return
+        try:
             await refuse(judgement.refusal, scope, receive, send, self._fallback)
+        except HTTPException as raised:
+            raise telling_error(raised, judgement.refusal) from raised
 
 
 def _found(scope: Scope, found: Found) -> Found:
@@ -207,7 +211,10 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             return None
         if fallback is not None:
             told = encode_fields(without_content(refusal))
-            response = await _call(fallback, args, kwargs)
+            try:
+                response = await _call(fallback, args, kwargs)
+            except HTTPException as raised:
+                raise telling_error(raised, refusal) from raised
             _check_response(fallback, response)
             return FallbackResponse(response, lambda: told)
         return RefusalResponse(refusal, head=scope["method"] == "HEAD")
