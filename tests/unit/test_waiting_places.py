@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Sized
+from collections.abc import Awaitable, Callable, Sized
 from functools import partial
 from random import Random
 from typing import Any
@@ -200,8 +200,9 @@ def _free(limiter: Limiter, held: Reservation, how: str) -> None:
         getattr(held, how)()
 
 
-def test_a_reset_of_several_keys_calls_the_callers_of_each_of_them(core: str) -> None:
-    limiter = Limiter("1 concurrent; 9 tokens/hour", store=GuardedStore(make_store(core)))
+@pytest.mark.parametrize("guard", [GuardedStore, lambda store: store], ids=["guarded", "not guarded"])
+def test_a_reset_of_several_keys_calls_the_callers_of_each_of_them(core: str, guard: Callable[[Any], Any]) -> None:
+    limiter = Limiter("1 concurrent; 9 tokens/hour", store=guard(make_store(core)))
     both = {"requests": 1, "tokens": 1}
     for number in range(3):  # natively ids tell a part of the table: one of these keys at least is in another
         other = f"other {number}"

@@ -1,5 +1,6 @@
 //! Limits bound to a table and a clock: the hot path.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use headgate_core::hash::{KeyHash, Seed};
@@ -326,9 +327,10 @@ impl BoundLimits {
             states.push((&*member.limit, hash_key(&keys.get_item(member.group)?, self.table.seed())?));
         }
         let found = self.table.reset(&states, now_us)?;
-        if !self.members.is_empty() && self.in_flight.is_some() {
-            let first = hash_key(&keys.get_item(0)?, self.table.seed())?;
-            self.call_waiting(py, self.place(first)?)?;
+        if self.in_flight.is_some() {
+            for place in states.iter().map(|(_, key)| self.place(*key)).collect::<PyResult<BTreeSet<_>>>()? {
+                self.call_waiting(py, place)?;
+            }
         }
         Ok(found)
     }
