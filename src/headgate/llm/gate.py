@@ -148,7 +148,7 @@ class _LlmGate:
             known = calls.of_several(asking, size.others, request)
         plan = known.plan
         most = size.most
-        made: tuple[int, ...] = (most,)
+        made = (most,) * len(plan.modes)
         if not plan.holds_most and not fields.get(_TOLD_NEVER):
             settings = calls.settings
             made = tuple([most if mode == "max" else self._output(mode, known, most, settings) for mode in plan.modes])
