@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.llm import LlmGate
+from headgate.llm import LlmGate, UnknownPriceError, Usage
 from headgate.testing import ManualClock
 
 PRICES = {"m": {"input": "1", "output": "10"}}
@@ -28,3 +28,25 @@ def test_a_call_in_the_background_is_held_whole_by_each_rule(modes: tuple[str, .
     call = gate_of(*rules).reserve("m", user="u", input="hi", max_output_tokens=9_000, background=True)
     assert left(call) == dict.fromkeys([f"{mode}.output_tokens" for mode in modes], 81_000)
     assert call.held.output == 9_000
+
+
+def test_a_shadow_rule_refuses_no_model_without_a_price() -> None:
+    shadow = {"name": "trial", "by": ["user"], "limits": "1 usd/day in UTC", "shadow": True}
+    rule = {"name": "user", "by": ["user"], "limits": "90000 tokens/minute bucket"}
+    gate = gate_of(rule, shadow, hold="max")
+    call = gate.reserve("nobodys-model", user="u", input_tokens=100, max_tokens=50)
+    assert call and call.held == (100, 50, None)
+    call.settle_usage(Usage(100, 40))
+    assert left(gate.reserve("m", user="u", input_tokens=0, max_tokens=0))["user.tokens"] == 90_000 - 140
+    with pytest.raises(UnknownPriceError):
+        gate_of(shadow, {**shadow, "name": "real", "shadow": False}).reserve("nobodys-model", user="u", input_tokens=1)
+
+
+def test_a_shadow_rule_cuts_no_stream() -> None:
+    limits = {"by": ["user"], "hold": "slices", "limits": "120 tokens/day in UTC"}
+    rules = [{"name": "trial", "shadow": True, **limits}, {"name": "user", "at_end": "debt", **limits}]
+    call = gate_of(*rules, slice=20).reserve("m", user="u", input_tokens=1, max_tokens=1000)
+    chunks = [{"choices": [{"delta": {"content": " word"}}]}] * 300
+    with call:
+        assert len(list(call.stream(chunks))) == 300
+    assert not call.was_cut
