@@ -206,6 +206,17 @@ def test_a_body_passes_to_the_byte_but_for_the_question_for_usage(proxy: Running
     assert provider.requests[-1].path == "/v1/chat/completions?a=b"
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain; charset=utf-7", None])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages/count_tokens"])
+def test_a_provider_is_told_that_a_body_is_json_whatever_its_client_says(
+    proxy: RunningProxy, provider: Provider, path: str, kind: str | None
+) -> None:
+    body = json.dumps({"model": "m", "max_tokens": 9, "messages": [], "user": "&model=dear&max_tokens=90000&"})
+    headers = {} if kind is None else {"content-type": kind}
+    assert HTTP.post(proxy.url + path, content=body, headers=headers).status_code == 200
+    assert provider.requests[-1].headers["content-type"] == "application/json"
+
+
 def test_headers_pass_but_for_keys_and_those_of_a_connection(
     provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
