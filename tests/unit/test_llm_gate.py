@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from queue import Queue
 from threading import Thread
 from typing import Any, ClassVar
+from urllib.request import urlopen
 
 import pytest
+import requests
 
 from headgate import Decision, MemoryStore, RateLimited, Request
 from headgate.errors import ArgumentError, ConfigError
@@ -138,6 +141,33 @@ def test_a_cause_deeper_down_tells_that_nothing_was_sent() -> None:
     with pytest.raises(RuntimeError), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
         raise wrapped
     assert left(gate) == FULL
+
+
+@pytest.mark.parametrize("first", [ConnectError(), ProviderError(429)])
+@pytest.mark.parametrize("second", [TimeoutError("no answer"), KeyError("choices")])
+def test_a_provider_that_failed_says_nothing_of_the_one_that_was_asked_then(
+    first: Exception, second: Exception
+) -> None:
+    def ask_both() -> None:
+        try:
+            raise first
+        except type(first):
+            raise second  # noqa: B904
+
+    gate = gate_of(hold="max")
+    with pytest.raises(type(second)), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
+        ask_both()
+    assert left(gate)["user.tokens.minute"] == 88_500
+
+
+def test_a_connection_that_urllib_and_requests_could_not_make_costs_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    for ask, kind in ((urlopen, OSError), (requests.get, requests.ConnectionError)):
+        gate = gate_of(hold="max")
+        with pytest.raises(kind), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
+            ask(url)
+        assert left(gate) == FULL
 
 
 def test_a_block_that_forgets_to_settle_stays_as_held() -> None:
