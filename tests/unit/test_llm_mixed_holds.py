@@ -50,3 +50,21 @@ def test_a_shadow_rule_cuts_no_stream() -> None:
     with call:
         assert len(list(call.stream(chunks))) == 300
     assert not call.was_cut
+
+
+def test_a_refusal_tells_what_the_rule_asked_for_that_refuses() -> None:
+    limit = {"by": ["user"], "limits": "1500 tokens/minute bucket"}
+    rules = [{"name": "fast", "hold": "expected", **limit}, {"name": "most", "hold": "max", **limit}]
+    budgets = [{"name": f"{rule['name']}usd", "by": ["user"], "hold": rule["hold"]} for rule in rules]
+    wide, narrow = {"limits": "100 usd/day in UTC"}, {"limits": "0.001 usd/day in UTC"}
+    asked = {"user": "u", "input_tokens": 1, "max_tokens": 5_000}
+    for given, expected in (
+        ([rules[0], {**budgets[1], **wide}], {"tokens": 1_001}),
+        ([rules[0], {**rules[1], "limits": "900000 tokens/minute bucket"}], {"tokens": 1_001}),
+        (rules, {"tokens": 5_001}),
+        ([{**rules[1], "shadow": True}, rules[0]], {"tokens": 1_001}),
+        ([{**budgets[0], **narrow}, {**budgets[1], **wide}], {"usd": 10_001_000}),
+    ):
+        gate = gate_of(*given, expected_output=1_000)
+        gate.reserve("m", **asked)
+        assert gate.reserve("m", **asked).requested == expected

@@ -119,6 +119,11 @@ class CallBase:
         return decision
 
     @property
+    def requested(self) -> dict[str, int]:
+        """What it asked for where it was refused, by unit, as the rule holds that refuses it; money in billionths."""
+        return self._known.plan.requested(self._units, self.decision)
+
+    @property
     def repeated(self) -> bool:
         """Whether a call of this id was held before: nothing was charged now."""
         repeated: bool = self._reservation.repeated

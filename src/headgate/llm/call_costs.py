@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from headgate.amounts import REQUESTS
+from headgate.decision import Decision
 from headgate.errors import ArgumentError
 from headgate.llm.price import Price
 from headgate.llm.usage import Usage
@@ -89,6 +90,19 @@ class Plan:
             each = (1, sent + output, sent, output, sent, cost if cost <= LARGEST else LARGEST)
             amounts = amounts + each if amounts else each
         return amounts
+
+    def requested(self, units: tuple[int, ...], decision: Decision) -> dict[str, int]:
+        """What a refused call of these `units` asked for, of each unit by the rule that refuses it."""
+        asked = {
+            (rule.name, CALL_UNITS[unit]): amount
+            for rule, (_, unit), amount in zip(self.rules, self.places, self.held(units), strict=True)
+        }
+        refusing = [reading for reading in decision.refusals if not reading.shadow]
+        if decision.binding is not None and decision.binding.unit != USD:  # of money a refusal names the first
+            refusing.insert(0, decision.binding)
+        return {
+            each.unit: asked[each.rule, each.unit] for each in reversed(refusing) if (each.rule, each.unit) in asked
+        }
 
     def more(self, added: tuple[int, ...]) -> GroupAmounts:
         """What a further slice of these `slice_units` takes of each group."""
