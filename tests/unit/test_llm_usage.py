@@ -390,3 +390,24 @@ def test_what_a_provider_makes_beside_a_streamed_message_counts_once() -> None:
         usage.read({"type": "message_delta", "delta": {}, "usage": ITERATIONS})
     usage.read({"type": "message_stop"})
     assert usage.usage == WITH_ITERATIONS and usage.is_final
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("early", [{"choices": []}, {"choices": None}, {"choices": [{"finish_reason": "stop"}]}])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_usage_that_is_told_before_more_is_made_is_not_the_whole_truth(
+    early: dict[str, Any], ends: bool, at_once: bool
+) -> None:
+    told = {"prompt_tokens": 5, "completion_tokens": 0}
+    words = {"choices": [{"index": 0, "delta": {"content": "word "}}]}
+    events = [{**early, "usage": told}, words, words, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+    parts = [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"] * ends
+    reading = StreamReading("gpt-5", None, 256)
+    for part in [b"".join(parts)] if at_once else parts:
+        reading.feed(part)
+    usage = reading.usage
+    assert usage.usage == Usage(5, 0) and not usage.is_final and usage.text == "word word "
+    late = [json.dumps({"choices": [], "usage": {**told, "completion_tokens": 2}}).encode(), b"[DONE]"]
+    for event in late:
+        reading.feed(b"data: " + event + b"\n\n")
+    assert usage.usage == Usage(5, 2) and usage.is_final
