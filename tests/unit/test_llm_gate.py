@@ -349,6 +349,42 @@ def test_a_usage_of_no_tokens_is_none_where_some_were_sent() -> None:
     assert left(gate)["user.tokens.minute"] == 90_000 - 300
 
 
+WORDS = "word " * 3000
+SHOWN: dict[str, dict[str, Any]] = {
+    "chat": {"choices": [{"message": {"role": "assistant", "content": WORDS}}]},
+    "choices": {"choices": [{"message": {"content": "word " * 1500}}, {"message": {"content": "word " * 1500}}]},
+    "reasoning": {"choices": [{"message": {"content": None, "reasoning_content": WORDS}}]},
+    "call": {"choices": [{"message": {"tool_calls": [{"function": {"name": "f", "arguments": WORDS}}]}}]},
+    "completion": {"choices": [{"text": WORDS}]},
+    "message": {"type": "message", "content": [{"type": "text", "text": WORDS}]},
+    "tool": {"type": "message", "content": [{"type": "tool_use", "name": "f", "input": {"words": WORDS}}]},
+    "response": {"object": "response", "output": [{"type": "message", "content": [{"text": WORDS}]}]},
+    "function": {"object": "response", "output": [{"type": "function_call", "arguments": WORDS}]},
+}
+
+
+@pytest.mark.parametrize("sent", [0, 10])
+@pytest.mark.parametrize("answer", SHOWN.values(), ids=SHOWN)
+@pytest.mark.parametrize("usage", [{}, {"usage": None}, {"usage": {"prompt_tokens": -1}}])
+def test_an_answer_without_usage_counts_at_least_what_it_shows(
+    answer: dict[str, Any], usage: dict[str, Any], sent: int
+) -> None:
+    books = Written()
+    gate = gate_of(books=books)
+    gate.reserve("m", user="u1", input_tokens=sent, max_tokens=8_000).settle({**answer, **usage})
+    assert 3_000 <= 90_000 - sent - left(gate)["user.tokens.minute"] <= 4_000
+    [settled] = [entry for entry in books.entries if entry.kind == "settled"][:1]
+    assert settled.mode == "at least" and settled.usage is not None and settled.usage.output >= 3_000
+
+
+def test_an_answer_without_usage_that_shows_little_stays_as_held() -> None:
+    gate = gate_of(hold="max")
+    for answer in ({}, {"choices": 5}, {"data": [{"embedding": [0.5]}]}, SHOWN["chat"], {"output": [None, {}]}):
+        before = left(gate)["user.tokens.minute"]
+        gate.reserve("m", user="u1", input_tokens=10, max_tokens=8_000).settle(answer)
+        assert left(gate)["user.tokens.minute"] == before - 8_010
+
+
 def chunks(*, told: bool = True, words: int = 40) -> Iterator[dict[str, Any]]:
     for _ in range(words):
         yield {"choices": [{"delta": {"content": " word"}}]}
