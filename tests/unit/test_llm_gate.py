@@ -393,6 +393,7 @@ def test_an_answer_without_usage_counts_at_least_what_it_shows(
 
 def test_an_answer_without_usage_that_shows_little_stays_as_held() -> None:
     gate = gate_of(hold="max")
+    answer: dict[str, Any]
     for answer in ({}, {"choices": 5}, {"data": [{"embedding": [0.5]}]}, SHOWN["chat"], {"output": [None, {}]}):
         before = left(gate)["user.tokens.minute"]
         gate.reserve("m", user="u1", input_tokens=10, max_tokens=8_000).settle(answer)

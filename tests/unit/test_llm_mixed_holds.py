@@ -44,7 +44,10 @@ def test_a_shadow_rule_refuses_no_model_without_a_price() -> None:
 
 def test_a_shadow_rule_cuts_no_stream() -> None:
     limits = {"by": ["user"], "hold": "slices", "limits": "120 tokens/day in UTC"}
-    rules = [{"name": "trial", "shadow": True, **limits}, {"name": "user", "at_end": "debt", **limits}]
+    rules: list[dict[str, Any]] = [
+        {"name": "trial", "shadow": True, **limits},
+        {"name": "user", "at_end": "debt", **limits},
+    ]
     call = gate_of(*rules, slice=20).reserve("m", user="u", input_tokens=1, max_tokens=1000)
     chunks = [{"choices": [{"delta": {"content": " word"}}]}] * 300
     with call:
@@ -57,7 +60,7 @@ def test_a_refusal_tells_what_the_rule_asked_for_that_refuses() -> None:
     rules = [{"name": "fast", "hold": "expected", **limit}, {"name": "most", "hold": "max", **limit}]
     budgets = [{"name": f"{rule['name']}usd", "by": ["user"], "hold": rule["hold"]} for rule in rules]
     wide, narrow = {"limits": "100 usd/day in UTC"}, {"limits": "0.001 usd/day in UTC"}
-    asked = {"user": "u", "input_tokens": 1, "max_tokens": 5_000}
+    asked: dict[str, Any] = {"user": "u", "input_tokens": 1, "max_tokens": 5_000}
     for given, expected in (
         ([rules[0], {**budgets[1], **wide}], {"tokens": 1_001}),
         ([rules[0], {**rules[1], "limits": "900000 tokens/minute bucket"}], {"tokens": 1_001}),
