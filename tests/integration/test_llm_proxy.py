@@ -206,6 +206,34 @@ def test_a_body_passes_to_the_byte_but_for_the_question_for_usage(proxy: Running
     assert provider.requests[-1].path == "/v1/chat/completions?a=b"
 
 
+def test_a_client_neither_chooses_nor_learns_which_account_of_a_provider_is_charged(
+    provider: Provider, tmp_path: Path
+) -> None:
+    accounts = {"openai-organization": "org-1", "openai-project": "proj_1"}
+    provider.behave("m", headers=(*accounts.items(), ("anthropic-organization-id", "1"), ("x-from", "there")))
+    sent = {"OpenAI-Organization": "org-2", "OpenAI-Project": "proj_2", "X-Goog-User-Project": "p", "x-mine": "1"}
+    sent["X-Goog-FieldMask"] = "choices"  # without usage
+    for of_owner in ({}, accounts):
+        with running_proxy(tmp_path, WIDE, [at(provider, headers=of_owner)]) as proxy:
+            answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"], headers=sent)
+            got = provider.requests[-1].headers
+            assert {name: value for name, value in got.items() if "openai" in name} == of_owner
+            assert got["x-mine"] == "1" and not any("goog" in name for name in got)
+            assert answer.headers["x-from"] == "there"
+            assert not {*accounts, "anthropic-organization-id"} & set(answer.headers)
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain; charset=utf-7", None])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages/count_tokens"])
+def test_a_provider_is_told_that_a_body_is_json_whatever_its_client_says(
+    proxy: RunningProxy, provider: Provider, path: str, kind: str | None
+) -> None:
+    body = json.dumps({"model": "m", "max_tokens": 9, "messages": [], "user": "&model=dear&max_tokens=90000&"})
+    headers = {} if kind is None else {"content-type": kind}
+    assert HTTP.post(proxy.url + path, content=body, headers=headers).status_code == 200
+    assert provider.requests[-1].headers["content-type"] == "application/json"
+
+
 def test_headers_pass_but_for_keys_and_those_of_a_connection(
     provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

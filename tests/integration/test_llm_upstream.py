@@ -140,7 +140,7 @@ def test_a_request_has_its_own_fields_once_and_the_client_s_beside_them() -> Non
     assert lines[0] == b"POST /v1/chat/completions?a=b%20c&d=%C3%A4%20e HTTP/1.1"
     assert sorted(lines[1:-2]) == sorted([
         b"host: 127.0.0.1:%d" % peer.port, b"x-org: o", b"authorization: Bearer secret", b"accept-encoding: identity",
-        b"x-mine: 1", b"accept: a", b"content-length: 2",
+        b"content-type: application/json", b"x-mine: 1", b"accept: a", b"content-length: 2",
     ])  # fmt: skip
     assert lines[-1] == b"{}"
     assert peer.requests[1].startswith(b"GET /v1/models HTTP/1.1\r\n") and b"content-length" not in peer.requests[1]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from queue import Queue
 from threading import Thread
 from typing import Any, ClassVar
+from urllib.request import urlopen
 
 import pytest
+import requests
 
 from headgate import Decision, MemoryStore, RateLimited, Request
 from headgate.errors import ArgumentError, ConfigError
@@ -140,6 +143,33 @@ def test_a_cause_deeper_down_tells_that_nothing_was_sent() -> None:
     assert left(gate) == FULL
 
 
+@pytest.mark.parametrize("first", [ConnectError(), ProviderError(429)])
+@pytest.mark.parametrize("second", [TimeoutError("no answer"), KeyError("choices")])
+def test_a_provider_that_failed_says_nothing_of_the_one_that_was_asked_then(
+    first: Exception, second: Exception
+) -> None:
+    def ask_both() -> None:
+        try:
+            raise first
+        except type(first):
+            raise second  # noqa: B904
+
+    gate = gate_of(hold="max")
+    with pytest.raises(type(second)), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
+        ask_both()
+    assert left(gate)["user.tokens.minute"] == 88_500
+
+
+def test_a_connection_that_urllib_and_requests_could_not_make_costs_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    for ask, kind in ((urlopen, OSError), (requests.get, requests.ConnectionError)):
+        gate = gate_of(hold="max")
+        with pytest.raises(kind), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
+            ask(url)
+        assert left(gate) == FULL
+
+
 def test_a_block_that_forgets_to_settle_stays_as_held() -> None:
     gate = gate_of(hold="max")
     with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
@@ -254,6 +284,20 @@ def test_the_larger_of_both_names_of_the_most_output_counts_times_the_answers() 
         ("responses", {"max_tokens": 1}, 16_384),
         ("responses", {"max_tokens": 1, "max_output_tokens": 9}, 9),
         ("messages", {"max_completion_tokens": 1}, 16_384),
+        ("chat", {"max_tokens": 0}, 16_384),
+        ("chat", {"max_tokens": 0, "n": 2}, 32_768),
+        ("chat", {"max_tokens": 0, "max_completion_tokens": 7}, 7),
+        ("completions", {"max_tokens": 0}, 0),
+        ("messages", {"max_tokens": 0}, 0),
+        ("chat", {"max_tokens": 5, "n_predict": 900}, 900),
+        ("chat", {"max_tokens": 5, "n_predict": 2}, 5),
+        ("chat", {"max_tokens": 5, "n_predict": -1}, 16_384),
+        ("completions", {"max_tokens": 5, "n_predict": 9e4}, 16_384),
+        ("completions", {"max_tokens": 20_000, "n_predict": -1}, 20_000),
+        ("chat", {"n_predict": 90_000}, 90_000),
+        ("chat", {"n_predict": 5}, 16_384),
+        ("responses", {"max_output_tokens": 5, "n_predict": 900}, 900),
+        ("embeddings", {"n_predict": 900}, 0),
         ("embeddings", {"input": "hello"}, 0),
         ("embeddings", {"input": "hello", "n": 2, "max_tokens": 9}, 0),
     ],
@@ -317,6 +361,43 @@ def test_a_usage_of_no_tokens_is_none_where_some_were_sent() -> None:
     assert left(gate)["user.tokens.minute"] == 90_000 - 300, "at least what is held"
     gate.reserve("m", user="u1", input_tokens=0, max_tokens=50).settle({"choices": [], "usage": nothing})
     assert left(gate)["user.tokens.minute"] == 90_000 - 300
+
+
+WORDS = "word " * 3000
+SHOWN: dict[str, dict[str, Any]] = {
+    "chat": {"choices": [{"message": {"role": "assistant", "content": WORDS}}]},
+    "choices": {"choices": [{"message": {"content": "word " * 1500}}, {"message": {"content": "word " * 1500}}]},
+    "reasoning": {"choices": [{"message": {"content": None, "reasoning_content": WORDS}}]},
+    "call": {"choices": [{"message": {"tool_calls": [{"function": {"name": "f", "arguments": WORDS}}]}}]},
+    "completion": {"choices": [{"text": WORDS}]},
+    "message": {"type": "message", "content": [{"type": "text", "text": WORDS}]},
+    "tool": {"type": "message", "content": [{"type": "tool_use", "name": "f", "input": {"words": WORDS}}]},
+    "response": {"object": "response", "output": [{"type": "message", "content": [{"text": WORDS}]}]},
+    "function": {"object": "response", "output": [{"type": "function_call", "arguments": WORDS}]},
+}
+
+
+@pytest.mark.parametrize("sent", [0, 10])
+@pytest.mark.parametrize("answer", SHOWN.values(), ids=SHOWN)
+@pytest.mark.parametrize("usage", [{}, {"usage": None}, {"usage": {"prompt_tokens": -1}}])
+def test_an_answer_without_usage_counts_at_least_what_it_shows(
+    answer: dict[str, Any], usage: dict[str, Any], sent: int
+) -> None:
+    books = Written()
+    gate = gate_of(books=books)
+    gate.reserve("m", user="u1", input_tokens=sent, max_tokens=8_000).settle({**answer, **usage})
+    assert 3_000 <= 90_000 - sent - left(gate)["user.tokens.minute"] <= 4_000
+    [settled] = [entry for entry in books.entries if entry.kind == "settled"][:1]
+    assert settled.mode == "at least" and settled.usage is not None and settled.usage.output >= 3_000
+
+
+def test_an_answer_without_usage_that_shows_little_stays_as_held() -> None:
+    gate = gate_of(hold="max")
+    answer: dict[str, Any]
+    for answer in ({}, {"choices": 5}, {"data": [{"embedding": [0.5]}]}, SHOWN["chat"], {"output": [None, {}]}):
+        before = left(gate)["user.tokens.minute"]
+        gate.reserve("m", user="u1", input_tokens=10, max_tokens=8_000).settle(answer)
+        assert left(gate)["user.tokens.minute"] == before - 8_010
 
 
 def chunks(*, told: bool = True, words: int = 40) -> Iterator[dict[str, Any]]:

@@ -322,6 +322,8 @@ def test_kept_answers_are_bounded() -> None:
         ({"body": []}, "a body is a mapping"),
         ({"body": {"messages": []}}, "body.model"),
         ({"body": body(stream=True)}, "body.stream"),
+        ({"body": body(Model="another")}, "write 'model'"),
+        ({"body": body(Max_Tokens=90_000)}, "write 'max_tokens'"),
         ({"body": body(extra=float("nan"))}, "JSON"),
         ({"body": body(extra=object())}, "JSON"),
         ({"body": body(), "priority": 10}, "priority is a whole number from 0 to 9, not '10'"),

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
+
 from headgate.llm import AsyncLlmGate
 from headgate.llm.entry import Caller
 from headgate.llm.queue import AsyncLlmQueue, Pace, QueuedCall
 from headgate.llm.queue.asking import scopes_by_rules
+from headgate.llm.queue.worker import INLINE_BYTES
 from headgate.testing import ManualClock
 from llm_gates import answer_of
 
@@ -148,3 +151,22 @@ def test_a_job_is_held_by_the_dialect_of_its_path() -> None:
 
     assert run(main("/v1/messages")) == 2, "as often as `max_uses` says"
     assert run(main("/v1/chat/completions")) == 5, "chat completions have no `max_uses`"
+
+
+@pytest.mark.parametrize("words", [1, INLINE_BYTES])
+def test_a_long_job_is_held_for_what_it_hides_as_a_short_one_is(words: int) -> None:
+    async def main() -> None:
+        held: list[int] = []
+
+        async def look(job: QueuedCall, call: Any) -> Any:
+            held.append(call.held.input)
+            return answer_of(1)
+
+        parts = [{"type": "text", "text": "word " * words}, {"type": "file", "file": {"file_id": "f"}}]
+        gate = gate_of({"name": "user", "by": ["user"], "limits": "100000 tokens/day"})
+        async with AsyncLlmQueue(gate) as queue, queue.worker(look):
+            told = {**body(), "messages": [{"role": "user", "content": parts}]}
+            await queue.result((await queue.submit(told, user="ann")).id)
+        assert held[0] > gate.settings.hidden_input + words
+
+    run(main())

@@ -356,6 +356,30 @@ def test_a_document_whose_text_the_body_shows_is_counted_and_hides_nothing(sourc
     assert 50_000 <= counted.tokens < 50_020 and not counted.hides
 
 
+@pytest.mark.parametrize("kind", [*inputs._IMAGES, *inputs._HIDDEN_PARTS])
+def test_a_message_that_calls_itself_a_file_or_an_image_hides_none_of_its_text(kind: str) -> None:
+    words = "one of many words " * 500
+    source = {"type": "text", "data": "short"}
+    for content in (words, [{"type": "text", "text": words}]):
+        message = {"role": "user", "type": kind, "source": source, "content": content}
+        assert count_input({"messages": [message]}, "gpt-5").tokens > 2_000
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": "DATA"}},
+        {"type": "image_generation_call", "id": "ig_1", "result": "DATA"},
+        {"role": "user", "content": [{"type": "audio_url", "audio_url": {"url": "DATA"}}]},
+        {"role": "user", "content": [{"type": "video", "video": "DATA"}]},
+    ],
+)
+def test_the_bytes_of_images_and_files_are_no_text(item: dict[str, Any]) -> None:
+    data = "data:image/png;base64," + base64.b64encode(random.Random(1).randbytes(30_000)).decode()
+    body = json.loads(json.dumps({"input": [item]}).replace("DATA", data))
+    assert count_input(body, "gpt-5").tokens < 1_200
+
+
 @pytest.mark.parametrize(
     "source",
     [{"type": "base64", "data": "UERG"}, {"type": "file", "file_id": "f"}, {"type": []}, {"type": "text"}, None],

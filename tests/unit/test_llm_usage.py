@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
+from anthropic.types.beta import BetaMessage
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import CreateEmbeddingResponse
@@ -359,3 +360,54 @@ def test_nothing_that_a_provider_sends_is_an_error(told: Any, kind: Any) -> None
     found = usage.usage
     assert found is None or all(0 <= number <= 3 * MOST_TOKENS for number in found)
     assert read_usage(told) is None or isinstance(read_usage(told), Usage)
+
+
+ITERATIONS: dict[str, Any] = {
+    "input_tokens": 23_000,
+    "cache_read_input_tokens": 1_000,
+    "output_tokens": 1_000,
+    "iterations": [
+        {"type": "compaction", "input_tokens": 180_000, "cache_creation_input_tokens": 500, "output_tokens": 3_500},
+        {"type": "advisor_message", "model": "claude-opus-5", "input_tokens": 70, "output_tokens": 30},
+        {"type": "message", "input_tokens": 23_000, "cache_read_input_tokens": 1_000, "output_tokens": 1_000},
+    ],
+}
+WITH_ITERATIONS = Usage(23_000 + 1_000 + 180_500 + 70, 1_000 + 3_500 + 30, cache_read=1_000, cache_write=500)
+
+
+def test_what_a_provider_makes_beside_a_message_counts() -> None:
+    assert usage_of(ITERATIONS) == WITH_ITERATIONS
+    assert read_usage(BetaMessage.construct(**{**MESSAGE, "usage": ITERATIONS})) == WITH_ITERATIONS
+    plain = {"input_tokens": 5, "output_tokens": 2, "iterations": [{"type": "message", "input_tokens": 5}]}
+    assert usage_of(plain) == Usage(5, 2)
+    assert usage_of({**plain, "iterations": [{"type": "compaction", "input_tokens": -1}]}) is None
+
+
+def test_what_a_provider_makes_beside_a_streamed_message_counts_once() -> None:
+    usage = StreamUsage()
+    usage.read({"type": "message_start", "message": {"usage": {"input_tokens": 23_000, "output_tokens": 1}}})
+    for _ in range(2):
+        usage.read({"type": "message_delta", "delta": {}, "usage": ITERATIONS})
+    usage.read({"type": "message_stop"})
+    assert usage.usage == WITH_ITERATIONS and usage.is_final
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("early", [{"choices": []}, {"choices": None}, {"choices": [{"finish_reason": "stop"}]}])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_usage_that_is_told_before_more_is_made_is_not_the_whole_truth(
+    early: dict[str, Any], ends: bool, at_once: bool
+) -> None:
+    told = {"prompt_tokens": 5, "completion_tokens": 0}
+    words = {"choices": [{"index": 0, "delta": {"content": "word "}}]}
+    events = [{**early, "usage": told}, words, words, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+    parts = [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"] * ends
+    reading = StreamReading("gpt-5", None, 256)
+    for part in [b"".join(parts)] if at_once else parts:
+        reading.feed(part)
+    usage = reading.usage
+    assert usage.usage == Usage(5, 0) and not usage.is_final and usage.text == "word word "
+    late = [json.dumps({"choices": [], "usage": {**told, "completion_tokens": 2}}).encode(), b"[DONE]"]
+    for event in late:
+        reading.feed(b"data: " + event + b"\n\n")
+    assert usage.usage == Usage(5, 2) and usage.is_final

@@ -17,21 +17,21 @@ FEE = 10_000_000
 
 SEARCH = {"type": "web_search"}
 TOKENS = {"input": "1", "output": "10"}
-NO_OUTPUT: dict[str, Any] = {"max_tokens": 0, "max_output_tokens": 0}
+LITTLE_OUTPUT: dict[str, Any] = {"max_tokens": 1, "max_output_tokens": 1}
 """In every dialect."""
 
 
 def gate_of(**llm: Any) -> LlmGate:
-    rule = {"name": "all", "by": [], "limits": "10 usd/day in UTC; 100 tokens/minute bucket"}
+    rule = {"name": "all", "by": [], "limits": "11 usd/day in UTC; 100 tokens/minute bucket"}
     settings = {"prices": {"m": {**TOKENS, "web_searches": "10"}}, "hold": "max", **llm}
     return LlmGate({"version": 1, "llm": settings, "rules": [rule]}, clock=ManualClock())
 
 
 def held(body: dict[str, Any], **llm: Any) -> int:
     """The searches that a body makes a gate hold."""
-    plain, asked = (gate_of(**llm).reserve("m", input_tokens=0, **NO_OUTPUT, **each) for each in ({}, body))
-    assert plain and asked and asked.held.output == 0
-    charged = [10**10 - call.decision.limits[0].remaining for call in (plain, asked)]
+    plain, asked = (gate_of(**llm).reserve("m", input_tokens=0, **LITTLE_OUTPUT, **each) for each in ({}, body))
+    assert plain and asked and asked.held.output == 1
+    charged = [11 * 10**9 - call.decision.limits[0].remaining for call in (plain, asked)]
     assert charged == [plain.held.cost, asked.held.cost]
     searches, rest = divmod(charged[1] - charged[0], FEE)
     assert rest == 0
@@ -96,7 +96,7 @@ def charged(answer: Any, body: dict[str, Any], *, streamed: bool = False) -> int
     else:
         call.settle(answer)
     looking = gate.reserve("m", input_tokens=0, max_tokens=0)
-    searches, rest = divmod(10**10 - looking.decision.limits[0].remaining, FEE)
+    searches, rest = divmod(11 * 10**9 - looking.decision.limits[0].remaining, FEE)
     assert rest == 0
     return searches
 
@@ -181,7 +181,10 @@ def test_a_model_that_always_searches_is_held_and_charged_the_fee_of_one_search(
     call = gate.reserve(model, input_tokens=0, max_tokens=0)
     assert call.held.cost == searches * FEE
     call.settle(CHAT)
-    assert gate.reserve(model, input_tokens=0, max_tokens=0).decision.limits[0].remaining == 10**10 - 2 * searches * FEE
+    assert (
+        gate.reserve(model, input_tokens=0, max_tokens=0).decision.limits[0].remaining
+        == 11 * 10**9 - 2 * searches * FEE
+    )
     assert gate.reserve(model, input_tokens=0, max_tokens=0, web_search_options={}).held.cost == max(
         FEE, searches * FEE
     )

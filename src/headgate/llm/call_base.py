@@ -18,6 +18,7 @@ from headgate.llm.entry import Books, Caller, Entry, SettleMode
 from headgate.llm.gate_parts import GateParts
 from headgate.llm.known_calls import KnownCall
 from headgate.llm.price import Price
+from headgate.llm.shown_answer import shown_text
 from headgate.llm.soft_limits import SoftLimit, reached
 from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
@@ -117,6 +118,11 @@ class CallBase:
         """What was decided about the hold."""
         decision: Decision = self._reservation.decision
         return decision
+
+    @property
+    def requested(self) -> dict[str, int]:
+        """What it asked for where it was refused, by unit, as the rule holds that refuses it; money in billionths."""
+        return self._known.plan.requested(self._units, self.decision)
 
     @property
     def repeated(self) -> bool:
@@ -264,11 +270,13 @@ class CallBase:
 
     def _read_answer(self, answer: Any) -> tuple[SettleMode, Usage | None]:
         """How a whole answer is settled, with its usage; what it tells of itself besides is noted."""
-        usage = credible(read_usage(answer), self._size.input)
-        usage = None if usage is None else with_searches(usage, answer, self._size.searches)
+        told = credible(read_usage(answer), self._size.input)
+        shown = count_text(shown_text(answer), self.model).tokens if told is None else 0
+        told = Usage(0, shown) if shown else told
+        usage = None if told is None else with_searches(told, answer, self._size.searches)
         self._told = {**terms_told(field_of(answer, "usage")), **terms_told(answer)}
         self._by_model = field_of(answer, "model")
-        is_whole = usage is not None and tells_input(usage, self._size.input)
+        is_whole = usage is not None and not shown and tells_input(usage, self._size.input)
         if usage is not None and is_whole and field_of(answer, "object") == "response":
             self._parts.remember(field_of(answer, "id"), usage)
         choices = field_of(answer, "choices")

@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from headgate.amounts import REQUESTS
+from headgate.decision import Decision
 from headgate.errors import ArgumentError
 from headgate.llm.price import Price
 from headgate.llm.usage import Usage
@@ -35,14 +36,14 @@ class Plan:
 
     `rules` and `units` are those of each group. `modes` are the ways in which the rules hold output, `warns` the rules
     that warn, and from what share on, in percent. `at_end` is what becomes of a stream that no slice can be held for:
-    cut, if any rule says so.
+    cut, if any rule says so. Shadow rules refuse no price and cut no stream.
     """
 
     __slots__ = ("at_end", "counts_money", "expected", "groups", "held", "held_places", "holds_most", "in_flight",
-                 "modes", "places", "rules", "used", "used_places", "warns")  # fmt: skip
+                 "modes", "needs_price", "places", "rules", "used", "used_places", "warns")  # fmt: skip
 
     def __init__(self, rules: tuple[Rule, ...], units: tuple[str, ...]) -> None:
-        slices = [rule for rule in rules if rule.hold == "slices"]
+        slices = [rule for rule in rules if rule.hold == "slices" and not rule.shadow]
         self.rules = rules
         self.modes: tuple[HoldMode, ...] = tuple(dict.fromkeys(rule.hold for rule in rules))
         self.places = tuple(
@@ -58,6 +59,9 @@ class Plan:
         """Which of `modes` is the one that holds what is expected."""
 
         self.counts_money = USD in units
+        self.needs_price = any(unit == USD and not rule.shadow for rule, unit in zip(rules, units, strict=True))
+        """Whether a call of a model without a price is refused."""
+
         self.warns = {rule.name: rule.warn_percent for rule in rules if rule.warn_percent}
         self.in_flight = any(rule.in_flight for rule in rules)
         self.at_end: AtEnd = "cut" if any(rule.at_end == "cut" for rule in slices) else "debt"
@@ -78,7 +82,7 @@ class Plan:
         the other.
 
         `searches` of the web cost money alone. `price` is the dearest that can apply; it is known where a limit counts
-        money.
+        money, unless its rule is a shadow rule, which then counts none.
         """
         amounts: tuple[int, ...] = ()
         for output in made:
@@ -86,6 +90,19 @@ class Plan:
             each = (1, sent + output, sent, output, sent, cost if cost <= LARGEST else LARGEST)
             amounts = amounts + each if amounts else each
         return amounts
+
+    def requested(self, units: tuple[int, ...], decision: Decision) -> dict[str, int]:
+        """What a refused call of these `units` asked for, of each unit by the rule that refuses it."""
+        asked = {
+            (rule.name, CALL_UNITS[unit]): amount
+            for rule, (_, unit), amount in zip(self.rules, self.places, self.held(units), strict=True)
+        }
+        refusing = [reading for reading in decision.refusals if not reading.shadow]
+        if decision.binding is not None and decision.binding.unit != USD:  # of money a refusal names the first
+            refusing.insert(0, decision.binding)
+        return {
+            each.unit: asked[each.rule, each.unit] for each in reversed(refusing) if (each.rule, each.unit) in asked
+        }
 
     def more(self, added: tuple[int, ...]) -> GroupAmounts:
         """What a further slice of these `slice_units` takes of each group."""

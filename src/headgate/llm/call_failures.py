@@ -8,12 +8,19 @@ _NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ConnectionRefused
              "ClientConnectorError", "UnsupportedProtocol")  # fmt: skip
 """Names of errors after which nothing was sent: of httpx, aiohttp and of Python."""
 
+_WITHOUT_CAUSES = ("requests", "urllib3", "urllib")
+"""Packages that raise errors of their own while they handle others, and do not name these as causes."""
+
 _REFUSED_FROM = 400
 _DEEPEST = 8
 
 
 def mode_of(error: BaseException) -> SettleMode:
-    """How a call is settled whose block raised: failed, cancelled where nothing was sent, otherwise unknown."""
+    """How a call is settled whose block raised: failed, cancelled where nothing was sent, otherwise unknown.
+
+    Its causes tell that as well. What was being handled meanwhile does not: it may be the failure of another provider,
+    after which this one was asked.
+    """
     cause: BaseException | None = error
     for _ in range(_DEEPEST):
         if cause is None:
@@ -23,5 +30,6 @@ def mode_of(error: BaseException) -> SettleMode:
             return "failed"
         if type(cause).__name__ in _NOT_SENT:
             return "cancelled"
-        cause = cause.__cause__ or cause.__context__
+        is_own = type(cause).__module__.partition(".")[0] in _WITHOUT_CAUSES
+        cause = cause.__cause__ or (cause.__context__ if is_own else None)
     return "unknown"

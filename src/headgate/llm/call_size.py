@@ -35,6 +35,12 @@ _MOST_OF = {
 }
 """Which of them dialects have: providers pass over the others, which bound nothing."""
 
+_ALSO_MOST = "n_predict"
+"""What servers of llama.cpp obey before `max_tokens`, in every dialect; others pass over it."""
+
+_BY_NOUGHT = "chat"
+"""The dialect in which a most of 0 is none: OpenAI refuses it, and other servers take it for one that is not told."""
+
 _MAKING_NONE = "embeddings"
 """The dialect whose answers are no tokens."""
 
@@ -88,7 +94,7 @@ def size_of(
             told = _count(_USUAL_MOST, told, least=0)
         if dialect == _MAKING_NONE:
             most = 0
-        elif told is None or dialect == "responses":
+        elif told is None or dialect == "responses" or (told == 0 and dialect == _BY_NOUGHT):
             most = settings.max_output if of_model is None else of_model
         else:
             most = told if of_model is None or told < of_model else of_model
@@ -122,7 +128,7 @@ def _size(fields: tuple[Any, ...]) -> CallSize:
 @cache
 def _rare_fields() -> frozenset[str]:
     """Fields that say something of a call's size or terms, which most bodies do not have."""
-    return frozenset([*_MOST[1:], *_TIMES, _PROMPTS, *SEARCHING, *FALLING_BACK, *usual_values()])
+    return frozenset([*_MOST[1:], _ALSO_MOST, *_TIMES, _PROMPTS, *SEARCHING, *FALLING_BACK, *usual_values()])
 
 
 def _most_of_all(of_model: int | None, others: tuple[str, ...]) -> int | None:
@@ -145,17 +151,26 @@ def most_output(body: Mapping[str, Any], of_model: int | None, settings: LlmSett
     for name in _MOST:
         if body.get(name) is not None:
             told = _count(name, body[name], least=0)
-            most = max(most, told) if name in bounding else most
+            most = max(most, told) if name in bounding and (told or dialect != _BY_NOUGHT) else most
     for name in _TIMES:
         if body.get(name) is not None:
             times = max(times, _count(name, body[name], least=1, most=_MOST_TIMES))
     if dialect == _MAKING_NONE:
         return 0
-    if most < 0:
-        most = settings.max_output if of_model is None else of_model
-    elif of_model is not None and of_model < most:
+    also = _also_most(body.get(_ALSO_MOST))
+    if most < 0 or also is None:
+        most = max(most, settings.max_output if of_model is None else of_model)
+    most = max(most, also or 0)
+    if of_model is not None and of_model < most:
         most = of_model
     return min(most * times * _prompts(body.get(_PROMPTS)), MOST_TOKENS)
+
+
+def _also_most(told: object) -> int | None:
+    """What `n_predict` lets a model make: 0 where it is not there, None where it bounds nothing."""
+    if told is None:
+        return 0
+    return told if type(told) is int and 0 <= told <= MOST_TOKENS else None
 
 
 def _prompts(told: object) -> int:

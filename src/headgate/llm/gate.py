@@ -148,7 +148,7 @@ class _LlmGate:
             known = calls.of_several(asking, size.others, request)
         plan = known.plan
         most = size.most
-        made: tuple[int, ...] = (most,)
+        made = (most,) * len(plan.modes)
         if not plan.holds_most and not fields.get(_TOLD_NEVER):
             settings = calls.settings
             made = tuple([most if mode == "max" else self._output(mode, known, most, settings) for mode in plan.modes])
@@ -159,7 +159,7 @@ class _LlmGate:
             of_other = parts.prices.dearest(other, at_us, size.terms)
             if price is not None:
                 price, unpriced = (None, other) if of_other is None else (price.dearest(of_other), unpriced)
-        if price is None and plan.counts_money:
+        if price is None and plan.needs_price:
             asked = f" with {terms_text(size.terms)}" if size.terms else ""
             raise UnknownPriceError(
                 f"the price of the model {unpriced!r}{asked} is not known, and a limit counts usd: give it one in "

@@ -16,7 +16,6 @@ from headgate.llm.call_base import CallBase
 from headgate.llm.call_costs import UnknownPriceError
 from headgate.llm.dialects import Answer, Dialect, Problem, StreamEnd, dialect_of, problem_answer, refusal
 from headgate.llm.dialects.paths import family_of
-from headgate.llm.dialects.refusals import requested_units
 from headgate.llm.events import EventReader
 from headgate.llm.tokens import count_text
 from headgate.llm.usage import Usage
@@ -91,8 +90,8 @@ def read_request(dialect: Dialect, path: str, content: bytes) -> HeldRequest | A
 
 def refused(request: HeldRequest, call: CallBase) -> Answer:
     """The answer to a call that is refused."""
-    requested = requested_units(*call.held)
-    return refusal(request.dialect.family, call.decision, model=call.model, requested=requested, clock=SYSTEM_CLOCK)
+    family, decision = request.dialect.family, call.decision
+    return refusal(family, decision, model=call.model, requested=call.requested, clock=SYSTEM_CLOCK)
 
 
 def not_held(request: HeldRequest, error: ArgumentError | StoreError) -> Answer:

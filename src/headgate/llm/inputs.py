@@ -23,11 +23,14 @@ _HIDING = ("previous_response_id", "conversation", "prompt_id")
 _STORED_PROMPT = "prompt"
 """Of responses: a prompt that is stored at the provider, by its id. In completions it is a text."""
 
-_HIDDEN_PARTS = ("file", "input_file", "document", "item_reference", "input_audio", "video_url", "container_upload")
+_HIDDEN_PARTS = (
+    "file", "input_file", "document", "item_reference", "input_audio", "audio_url", "video", "video_url",
+    "container_upload",
+)  # fmt: skip
 _SHOWN_SOURCES = {"text": "data", "content": "content"}
 """Sources of documents that a body shows, and where."""
 
-_IMAGES = ("image_url", "input_image", "image")
+_IMAGES = ("image_url", "input_image", "image", "computer_screenshot", "image_generation_call")
 _TEXTS = ("system", "instructions", "input", "prompt", "suffix")
 _READ = frozenset({"content", "output", "tool_calls", "text", "thinking", "refusal", "name", "role"})
 _SCHEMAS_OF_PARTS = frozenset({"function", "input", "arguments"})
@@ -196,19 +199,27 @@ class _Counting:
         elif kind in _IMAGES:
             self.is_estimated = True
             self.tokens += find("images", self._model)
-            self._add_text(_shown_text(told))
+            self._add_shown(told, depth)
         elif kind == "document" and (shown := _shown_document(told)) is not None:
-            for text in shown:
-                self.add(text, depth + 1)
+            self.add(shown, depth)
+            self._add_shown({name: value for name, value in told.items() if name != "source"}, depth)
         elif kind in _HIDDEN_PARTS:
             self.hidden += 1
-            self._add_text(_shown_text(told))
+            self._add_shown(told, depth)
         else:
             for name, value in told.items():
                 if name in _READ:
                     self.add(value, depth + 1)
                 elif name in _SCHEMAS_OF_PARTS or (name not in _FREE and _is_text(value)):
                     self.add_schema(value)
+
+    def _add_shown(self, told: Mapping[str, Any], depth: int) -> None:
+        """Count the texts beside a file or an image: of a part, or of a message that calls itself one."""
+        for name, value in told.items():
+            if name in _READ:
+                self.add(value, depth + 1)
+            elif not isinstance(value, str):
+                self._add_text(" ".join(_texts(value, 0)))
 
     def _add_text(self, text: str) -> None:
         tokens, is_exact = count_text(text, self._model)
@@ -240,12 +251,8 @@ def _shown_document(told: Mapping[str, Any]) -> list[Any] | None:
     return None if shown is None else [told.get("title"), told.get("context"), shown]
 
 
-def _shown_text(told: Mapping[str, Any]) -> str:
-    """The text that a part that refers to a file shows of it."""
-    return " ".join(_texts(told, 0))
-
-
 def _texts(told: Any, depth: int) -> Iterator[str]:
+    """The texts in a field of a part that refers to a file."""
     if isinstance(told, Mapping) and depth < _DEEPEST:
         for name, value in told.items():
             if name == "text" and isinstance(value, str):

@@ -51,6 +51,12 @@ class StreamUsage:
         self.tells_searches = True
         """Whether its usage tells how often the web was searched, as that of chat completions does not."""
 
+        self._is_told_in_chunks = False
+        """Whether chunks of chat completions or completions have told usage."""
+
+        self._is_outdated = False
+        """Whether more was made since a chunk told usage."""
+
         self._terms: dict[str, str] = {}
         self.response_id = ""
         """The id of a response that later calls may refer to; "" where there is none."""
@@ -95,13 +101,13 @@ class StreamUsage:
     def leave(self, events: bytes) -> bool:
         """Leave whole events of a server unread until the text is asked for, which it rarely is; whether that was done.
 
-        It is not where they may tell usage or an end. Where they may tell a model or a service tier, as the first ones
-        of a stream do, they are read before the next ones, and so after they are passed on. Of what is left, so much is
-        kept and the rest is read.
+        It is not where they may tell usage or an end, or outdate a usage that was told. Where they may tell a model or
+        a service tier, as the first ones of a stream do, they are read before the next ones, and so after they are
+        passed on. Of what is left, so much is kept and the rest is read.
         """
         if self._owed is not None:
             self._read_owed()
-        if self._may_tell(events):
+        if self._is_told_in_chunks or self._may_tell(events):
             return False
         if (_MODEL in events and not self._models) or (_TIER in events and self._tells_tier(events)):
             self._owed = len(self._texts)
@@ -139,11 +145,11 @@ class StreamUsage:
         owed, self._owed = self._owed, None  # what is read here was left before anything that is read next
         events = self._left.pop(place)
         self._left_bytes -= len(events)
-        texts, self._texts = self._texts, []
+        texts, self._texts, is_outdated = self._texts, [], self._is_outdated
         for event in EventReader().feed(events):
             self.read_event(event)
         texts[place] = "".join(self._texts)
-        self._texts = texts
+        self._texts, self._is_outdated = texts, is_outdated  # it came before any usage
         if owed != place:
             self._owed = owed
 
@@ -163,7 +169,7 @@ class StreamUsage:
     def end(self) -> None:
         """The stream ended as it should: what was told last is the truth."""
         self.has_ended = True
-        self.is_final = self.usage is not None
+        self.is_final = self.usage is not None and not self._is_outdated
 
     def read(self, told: Any) -> bool:
         """Read what an event says, a mapping or an object; the answer is that of `read_event`."""
@@ -187,9 +193,9 @@ class StreamUsage:
         if model is not None and model not in self._models:
             self._note_model(model)
         usage, choices = usage_of(field_of(told, "usage")), field_of(told, "choices")
-        choices = choices if isinstance(choices, list) else []
+        choices, before = choices if isinstance(choices, list) else [], len(self._texts)
         if usage is not None:
-            self.usage, self.tells_searches = usage, False
+            self.usage, self.tells_searches, self._is_told_in_chunks = usage, False, True
             # Where each chunk tells it, what it is while other choices go on is not the whole truth.
             self.is_final = all(field_of(choice, "finish_reason") is not None for choice in choices)
         for choice in choices:
@@ -203,6 +209,8 @@ class StreamUsage:
                     self._made(field_of(call, kind), _CALLED)
             self._made(field_of(delta, "function_call"), _CALLED)
             self._made(field_of(delta, "audio"), ("transcript",))
+        self._is_outdated = usage is None and (self._is_outdated or any(self._texts[before:]))
+        self.is_final = self.is_final and not self._is_outdated
         return usage is not None and not choices
 
     def _read_response(self, kind: str, told: Any) -> None:

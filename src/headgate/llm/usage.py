@@ -6,6 +6,7 @@ Unknown is not zero: an answer that tells no usage, or none that can be true, gi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import add
 from typing import Any, NamedTuple
 
 from headgate.errors import ArgumentError
@@ -16,6 +17,10 @@ MOST_TOKENS = 1 << 40
 
 _MESSAGES = ("cache_read_input_tokens", "cache_creation_input_tokens", "server_tool_use")
 """Fields that only Anthropic's usage has."""
+
+_ITERATIONS_IN_TOTAL = ("message", "fallback_message")
+"""Kinds of Anthropic's iterations whose tokens the usage itself counts. Others it leaves out, though they are paid for:
+those of a compaction of the context, and of an advisor."""
 
 
 class Usage(NamedTuple):
@@ -51,9 +56,12 @@ def usage_of(told: Any) -> Usage | None:
     try:
         if field_of(told, "prompt_tokens") is not None:
             return _of_openai(told, "prompt", "completion")
-        if any(field_of(told, name) is not None for name in _MESSAGES):
-            return _of_messages(told)
-        return _of_openai(told, "input", "output")
+        usage = _of_iteration(told)
+        iterations = field_of(told, "iterations")
+        for each in iterations if isinstance(iterations, list) else ():
+            if field_of(each, "type") not in _ITERATIONS_IN_TOTAL:
+                usage = Usage(*map(add, usage, _of_iteration(each)))
+        return usage
     except _Nonsense:
         return None
 
@@ -94,6 +102,13 @@ def _of_openai(told: Any, sent: str, made: str) -> Usage:
         audio_output=_count(of_made, "audio_tokens"),
         image_output=_count(of_made, "image_tokens"),
     )
+
+
+def _of_iteration(told: Any) -> Usage:
+    """Usage of responses or messages, or of one iteration of a message."""
+    if any(field_of(told, name) is not None for name in _MESSAGES):
+        return _of_messages(told)
+    return _of_openai(told, "input", "output")
 
 
 def _of_messages(told: Any) -> Usage:

@@ -11,16 +11,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from headgate.errors import ArgumentError
 from headgate.llm.call_subject import check_model
+from headgate.llm.deciding_fields import check_letters
 from headgate.llm.dialects.paths import Dialect
-from headgate.llm.fallback_models import FIELDS as FALLING_BACK
-
-_DECIDING = frozenset((
-    "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of",
-    "messages", "input", "prompt", "system", "instructions", "tools", "service_tier",
-    "web_search_options", "max_tool_calls", "background",
-    "speed", "inference_geo", *FALLING_BACK,
-))  # fmt: skip
-"""Fields that decide what a call costs: some readers take them in any letters, as `Model`."""
 
 _STREAMED = ("chat", "completions", "responses", "messages")
 _ASKED_FOR = ("chat", "completions")
@@ -75,9 +67,7 @@ def read_body(raw: bytes, dialect: Dialect) -> CallBody:
         raise ArgumentError("the body is nested too deeply")
     if not isinstance(told, dict):
         raise ArgumentError(f'the body is an object such as {{"model": ...}}, not {_kind(told)}')
-    for name in told:
-        if name not in _DECIDING and name.lower() in _DECIDING:
-            raise ArgumentError(f"the body has a field {name[:40]!r}: write {name.lower()!r}")
+    check_letters(told)
     model = told.get("model")
     if not isinstance(model, str) or not model:
         raise ArgumentError(f"model is the name of a model, not {_kind(model)}")

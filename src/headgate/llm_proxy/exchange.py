@@ -17,7 +17,6 @@ from headgate.llm.dialects import (
     limit_headers,
     problem_answer,
     refusal,
-    requested_units,
 )
 from headgate.llm.entry import Caller
 from headgate.llm.inputs import InputCount
@@ -241,7 +240,7 @@ class Exchange:
             call.decision,
             model=self._body.model,
             caller=self._caller.key or self._caller.user,
-            requested=requested_units(*call.held),
+            requested=call.requested,
         )
 
     def _ended(self, outcome: str) -> None:

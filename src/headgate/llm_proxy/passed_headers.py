@@ -1,4 +1,4 @@
-"""Which headers pass the proxy: all but those of a connection, of keys and cookies, and of how a body is sent."""
+"""Which headers pass the proxy: all but those of a connection, of keys, cookies and accounts, and of a body's form."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ _OF_A_CONNECTION = frozenset((
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
     "transfer-encoding", "upgrade",
 ))  # fmt: skip
-_NOT_SENT = _OF_A_CONNECTION | {
+_OF_AN_ACCOUNT = {"openai-organization", "openai-project"}
+"""Whose account at the provider a call is of: that of the proxy's owner, who may name it among a provider's headers."""
+
+_NOT_SENT = _OF_A_CONNECTION | _OF_AN_ACCOUNT | {
     "authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie", "host", "content-length", "content-encoding",
     "accept-encoding", "expect", "x-headgate-user", "forwarded", "x-forwarded-for", "x-forwarded-host",
-    "x-forwarded-proto", "x-real-ip",
+    "x-forwarded-proto", "x-real-ip", "x-goog-user-project", "x-goog-fieldmask",
 }  # fmt: skip
-_NOT_ANSWERED = _OF_A_CONNECTION | {"content-length", "content-encoding", "set-cookie", "alt-svc"}
+_NOT_ANSWERED = _OF_A_CONNECTION | _OF_AN_ACCOUNT | {
+    "content-length", "content-encoding", "set-cookie", "alt-svc", "anthropic-organization-id",
+}  # fmt: skip
 
 _USUAL = {"keep-alive"}
 """What `connection` says that names no header which is left."""

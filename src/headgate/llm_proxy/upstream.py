@@ -181,6 +181,8 @@ def _place(provider: ProviderSettings, dialect: Dialect) -> _Place:
         **provider.auth_headers(dialect),
         "accept-encoding": "identity",  # answers are read as they pass
     }
+    if dialect.method == "POST":
+        fields["content-type"] = "application/json"  # as the body was read here: as a form it may be another call
     origin = _Origin(url.scheme == "https", url.raw_host or "", url.port or 0)
     text = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return _Place(origin, f"{dialect.method} {url.raw_path}", text, frozenset(fields))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from headgate.decision import Decision, NamedLimit
 from headgate.llm.entry import Caller
+from headgate.llm.inputs import InputCount
 from headgate.llm.model_table import own_name
 
 
@@ -50,9 +51,12 @@ class AskedGate(Protocol):
     async def reserve(
         self, *, model: str, key: str, user: str, team: str, organisation: str, tier: str,
         body: Mapping[str, Any] | None,
-        input_tokens: int | None, dialect: str, id: str | None,
+        input_tokens: InputCount | None, dialect: str, id: str | None,
     ) -> HeldCall:  # fmt: skip
-        """Hold what a call needs, or tell when that may be; an id that was held before is not charged again."""
+        """Hold what a call needs, or tell when that may be; an id that was held before is not charged again.
+
+        `input_tokens` were counted of the body before; None where the gate is to count them.
+        """
         ...
 
     def held_before(

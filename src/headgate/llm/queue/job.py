@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 from headgate.errors import ArgumentError, HeadgateError
+from headgate.llm.deciding_fields import check_letters
 from headgate.llm.dialects.paths import CHAT, DIALECTS
 from headgate.llm.entry import Caller
 
@@ -138,6 +139,7 @@ def order_of(
     """A body as an order; raises ArgumentError for what no provider could be sent."""
     if not isinstance(body, Mapping):
         raise ArgumentError(f"a body is a mapping of the fields that a provider takes, not a {type(body).__name__}")
+    check_letters(name for name in body if isinstance(name, str))
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise ArgumentError(f"body.model is the name of a model, not {str(model)[:60]!r}")

@@ -157,7 +157,7 @@ class LlmWorker:
                 **taken.caller._asdict(),
                 model=taken.model,
                 body=body,
-                input_tokens=None if counted is None else counted.tokens,
+                input_tokens=counted,
                 dialect=DIALECTS[taken.path].name,
                 id=f"{taken.id}.{taken.hold}",
             )
