@@ -46,6 +46,12 @@ HOUR_US = 3_600_000_000
 MOST_STEPS = 400_000
 
 
+def stay_on_one_core() -> None:
+    """With the processes that are started from now on: to wake one on another core takes longer than its step."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
+
+
 class Scenario(NamedTuple):
     """What is there before, and what is done to it."""
 
@@ -230,6 +236,7 @@ def die_at_every_change(scenario: Scenario) -> dict[str, object]:
 
     What a process leaves that is killed is that memory, with the locks that it held marked as a dead one's.
     """
+    stay_on_one_core()
     killer = Killer(scenario)
     images, pid = [], killer.start()
     killer.look()
@@ -425,6 +432,7 @@ class Killer:
 
 def run(killer: Killer, most_steps: int | None) -> dict[str, object]:
     """Kill at all points of a scenario, or at as many as that takes so many steps."""
+    stay_on_one_core()
     scenario = killer.scenario
     changes = killer.changes()
     points = list(points_of(changes, all_of_them=most_steps == 0))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from killing import Killer, libc
+from killing import Killer, libc, stay_on_one_core
 
 from headgate import SharedStore
 
@@ -119,6 +119,7 @@ def lines_of(callers: list[Caller]) -> list[bytes]:
 
 
 def die_at_every_change(operate: Callable[[Lines], object]) -> dict[str, object]:
+    stay_on_one_core()
     lines = Lines()
     keep = lines.memory[:]
     newcomer = Caller(lines.seat, 6, NEW if operate is OPERATIONS["a first caller joins"] else BIG)
