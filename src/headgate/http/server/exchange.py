@@ -133,7 +133,7 @@ class Step(NamedTuple):
             return None
         if response is None:
             return judgement.enforcer.taking_back(charge, decision)
-        if judgement.request is None:
+        if judgement.request is None and charge.held is None:
             return None
         return judgement.enforcer.settling(charge, judgement.request, decision, response)
 
