@@ -252,6 +252,17 @@ def test_a_request_of_flask_is_freed_where_a_function_after_it_fails(*, failures
     assert told == [200, 500, 200]
 
 
+def test_a_request_is_freed_that_ends_under_a_policy_which_counts_nothing_in_flight() -> None:
+    rule = {"name": "user", "by": ["ip"], "limits": "1 concurrent; 100/minute"}
+    gate = Gate({"version": 1, "rules": [rule]})
+    app = plain(policy=gate)
+    first = Asked(app, "/stream")
+    gate.reload({"version": 1, "rules": [{**rule, "limits": "100/minute"}]})
+    assert first.end() == 200
+    gate.reload({"version": 1, "rules": [rule]})
+    assert [Asked(app).end() for _ in range(2)] == [200, 200]
+
+
 def test_a_wsgi_gate_holds_what_its_policy_says() -> None:
     store = MemoryStore()
     app = plain(policy=Gate(POLICY, store=store))
