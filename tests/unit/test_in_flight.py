@@ -614,6 +614,39 @@ def test_django_on_an_event_loop_holds_requests_until_their_responses_are_closed
     run(test)
 
 
+@pytest.mark.parametrize("kind", ["site", "views"])
+def test_a_stream_of_django_that_fails_on_an_event_loop_frees_its_request(kind: str) -> None:
+    async def test(house: House) -> None:
+        async def torn() -> AsyncIterator[bytes]:
+            yield b"first"
+            raise KeyError("the stream is torn")
+
+        async def view(request: Any) -> Any:
+            return StreamingHttpResponse(torn())
+
+        limited = django.rate_limit("1 concurrent")(view) if kind == "views" else view
+        urls: Any = type("Urls", (), {"urlpatterns": [route("torn", limited)]})()
+        site: dict[str, Any] = {"MIDDLEWARE": [], "HEADGATE": {}, "ROOT_URLCONF": urls}
+        if kind == "site":
+            site["MIDDLEWARE"] = ["headgate.integrations.django.RateLimitMiddleware"]
+            site["HEADGATE"] = {"limits": "1 concurrent"}
+        with override_settings(**site):
+            app = ASGIHandler()
+            failed = [await _kept(Ask(app, "/torn")) for _ in range(3)]
+            assert [messages[0]["status"] for messages, _ in failed] == [200] * 3
+
+    with warnings.catch_warnings():  # Django does not close the files of such a request
+        warnings.simplefilter("ignore", ResourceWarning)
+        run(test)
+        gc.collect()
+
+
+async def _kept(ask: Ask) -> tuple[list[Any], BaseException | None]:
+    """What a request was answered, and why it failed, which keeps all that it had."""
+    await ask.status()
+    return ask.messages, ask.task.exception()
+
+
 class _Unsendable(Ask):
     """A request whose connection is closed when its response is sent."""
 

@@ -220,6 +220,49 @@ def test_a_file_that_flask_sends_is_in_flight_until_it_is_sent() -> None:
     assert Asked(app).end() == 200
 
 
+@pytest.mark.parametrize("propagates", [False, True])
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_request_of_flask_is_freed_where_a_function_after_it_fails(*, failures: int, propagates: bool) -> None:
+    app, left = flask.Flask("shop", static_folder=None), [0]
+    told: list[int] = []
+    app.config["PROPAGATE_EXCEPTIONS"] = propagates
+
+    def counts(request: Any, response: Any) -> bool:
+        told.append(response.status)
+        return True
+
+    @app.after_request
+    def save(response: flask.Response) -> flask.Response:
+        if left[0]:
+            left[0] -= 1
+            raise KeyError("the session is not saved")
+        return response
+
+    @app.get("/")
+    @limited_flask.rate_limit("1 concurrent", counts=counts)
+    def well() -> str:
+        return "well"
+
+    assert Asked(app).end() == 200
+    left[0] = failures
+    with contextlib.suppress(KeyError):
+        assert Asked(app).end() == 500
+    left[0] = 0
+    assert Asked(app).end() == 200
+    assert told == [200, 500, 200]
+
+
+def test_a_request_is_freed_that_ends_under_a_policy_which_counts_nothing_in_flight() -> None:
+    rule = {"name": "user", "by": ["ip"], "limits": "1 concurrent; 100/minute"}
+    gate = Gate({"version": 1, "rules": [rule]})
+    app = plain(policy=gate)
+    first = Asked(app, "/stream")
+    gate.reload({"version": 1, "rules": [{**rule, "limits": "100/minute"}]})
+    assert first.end() == 200
+    gate.reload({"version": 1, "rules": [rule]})
+    assert [Asked(app).end() for _ in range(2)] == [200, 200]
+
+
 def test_a_wsgi_gate_holds_what_its_policy_says() -> None:
     store = MemoryStore()
     app = plain(policy=Gate(POLICY, store=store))

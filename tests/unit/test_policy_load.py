@@ -106,8 +106,15 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"exempt": [{"ip": "10.0.0.1/8"}]}, 'exempt[0].ip: a network is written as "10.0.0.0/8"'),
     ({"exempt": [{"ip": ["999.1.1.1"]}]}, 'exempt[0].ip: a network is written as "10.0.0.0/8"'),
-    ({"exempt": [{"ip": []}]}, "exempt[0].ip: must be text or a list of texts"),
-    ({"exempt": [{"ip": 5}]}, "exempt[0].ip: must be text or a list of texts"),
+    ({"exempt": [{"ip": []}]}, "exempt[0].ip: must be text or a list of texts, not an empty list"),
+    ({"exempt": [{"ip": 5}]}, "exempt[0].ip: must be text or a list of texts, not 5"),
+    *[
+        ({"exempt": [{name: None}]}, f"exempt[0].{name}: must be text or a list of texts, not nothing")
+        for name in ("method", "path", "host", "model", "ip")
+    ],
+    ({"exempt": [{"header": None}]}, "exempt[0].header: must be a map from names of headers to values, such as"),
+    ({"exempt": [{"header": {}}]}, "exempt[0].header: must be a map from names of headers to values, such as"),
+    ({"exempt": [{"header": {"X": []}}]}, "exempt[0].header.X: must be text or a list of texts, not an empty list"),
     ({"exempt": [{"ips": "10.0.0.0/8"}]}, "exempt[0].ips: no such field; did you mean 'ip'?"),
     ({"client_ip": {"header": "X-F", "trusted_proxies": [5]}}, "client_ip.trusted_proxies[0]: must be text"),
     ({"client_ip": {"ipv6_prefix": 129}}, "client_ip.ipv6_prefix: must be at most 128, not 129"),
@@ -174,7 +181,12 @@ RULE_CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"match": {"host": "Example.com"}}, 'rules[0].match.host: "Example.com" is no host'),
     ({"match": {"host": "example.com:80"}}, "rules[0].match.host"),
     ({"match": {"header": {"X Y": "1"}}}, "rules[0].match.header.X Y: 'X Y' is no name of a header"),
-    ({"match": {"header": {"X": 5}}}, "rules[0].match.header.X: must be text or a list of texts"),
+    ({"match": {"path": None}}, "rules[0].match.path: must be text or a list of texts, not nothing"),
+    ({"match": {"header": {"X": 5}}}, "rules[0].match.header.X: must be text, a list of texts, or true for any value"),
+    ({"match": {"header": {5: "a"}}}, "rules[0].match.header"),
+    ({"match": {"header": {"X": False}}}, "rules[0].match.header.X: must be text, a list of texts, or true for any"),
+    ({"match": {"header": {"X": "gold "}}}, "rules[0].match.header.X: 'gold ' never matches"),
+    ({"match": {"header": {"X-A": "a", "x_a": "b"}}}, "rules[0].match.header.x_a: is the header 'X-A' again"),
 ]
 
 
@@ -355,6 +367,9 @@ def test_the_schema_takes_what_loads_and_refuses_what_is_misspelt() -> None:
     assert list(validator.iter_errors(good)) == []
     for bad in ({**good, "rulez": []}, {**good, "version": 2}, {"version": 1}):
         assert list(validator.iter_errors(bad))
+    without: list[dict[str, Any]] = [{"path": None}, {"header": None}, {"header": {}}, {"ip": None}]
+    for nothing in without:
+        assert list(validator.iter_errors({**good, "exempt": [nothing]}))
     good["rules"][0]["limits"] = 5
     assert list(validator.iter_errors(good))
 

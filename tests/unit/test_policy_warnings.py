@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import Limit, Limiter, parse_limits
+from headgate import Gate, Limit, Limiter, Request, parse_limits
 from headgate.policy import warnings as policy_warnings
 from headgate.policy.load import check_policy
 from headgate.policy.yaml_source import read_document
@@ -193,3 +193,37 @@ def test_a_ruleset_without_rules_is_a_warning() -> None:
     assert warnings_about("name: a, by: [ip], limits: 5/day", more=more) == [
         "rulesets.none: has no rules: every request that is asked about with it passes, and is not counted"
     ]
+
+
+@pytest.mark.parametrize(
+    ("trusted", "exempt", "named"),
+    [
+        ("10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/8"),
+        ("10.1.2.3", "10.0.0.0/8", "10.0.0.0/8"),
+        ("10.0.0.0/8", '[127.0.0.1, "::ffff:10.7.0.0/112"]', "10.7.0.0/16"),
+        ('"fd00::/8"', '"fd00::1"', "fd00::1/128"),
+        ("unix", "[unix, 10.0.0.1]", "unix"),
+        ("10.0.0.0/8", '[10.9.0.1, "fd00::1"]', "10.9.0.1/32"),
+    ],
+)
+def test_an_exemption_of_trusted_proxies_is_a_warning(trusted: str, exempt: str, named: str) -> None:
+    more = f"client_ip: {{header: X-Forwarded-For, trusted_proxies: [{trusted}]}}\nexempt: [{{ip: {exempt}}}]\n"
+    [told] = warnings_about(limits("5/day"), more=more)
+    assert told.startswith(f"exempt[0].ip: {named} has trusted proxies in it: where X-Forwarded-For cannot be read")
+
+
+@pytest.mark.parametrize(("trusted", "exempt"), [("10.1.0.0/16", "10.2.0.0/16"), ("10.0.0.0/8", '"fd00::/8"')])
+def test_an_exemption_of_other_addresses_is_no_warning(trusted: str, exempt: str) -> None:
+    more = f"client_ip: {{header: X-Forwarded-For, trusted_proxies: [{trusted}]}}\nexempt: [{{ip: {exempt}}}]\n"
+    assert warnings_about(limits("5/day"), more=more) == []
+    assert warnings_about(limits("5/day"), more=f"exempt: [{{ip: {exempt}}}]\n") == []
+
+
+def test_a_client_has_the_address_of_a_proxy_where_its_header_is_too_long_to_be_read() -> None:
+    """What the warning says."""
+    exempt = {"ip": ["10.0.0.0/8"]}
+    trust = {"header": "X-Forwarded-For", "trusted_proxies": ["10.0.0.0/8"]}
+    rule = {"name": "all", "by": ["ip"], "limits": "1/minute"}
+    gate = Gate({"version": 1, "client_ip": trust, "rules": [rule], "exempt": [exempt]})
+    padded = {"X-Forwarded-For": "x" * 5000 + ", 203.0.113.9"}
+    assert gate.hit(Request(client_ip="10.0.0.1", headers=padded)).rule == ""

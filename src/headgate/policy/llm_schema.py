@@ -28,7 +28,8 @@ _URL = re.compile(r"https?://[^\s/?#]+\S*", re.ASCII)
 _PRICE_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}]}
 
 
-def _models(values: tuple[str, ...]) -> tuple[str, ...]:
+def models_of(values: tuple[str, ...]) -> tuple[str, ...]:
+    """What stands for models in a list of them; raises ValueError."""
     for value in values:
         if not _MODEL.fullmatch(value):
             raise ValueError(f'{shown(value)} is no model: write its name, or its beginning and a *, as in "gpt-5*"')
@@ -82,7 +83,7 @@ def _webhook(value: str) -> str:
     return value
 
 
-Models = Annotated[Texts, AfterValidator(_models)]
+Models = Annotated[Texts, AfterValidator(models_of)]
 _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 

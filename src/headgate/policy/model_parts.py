@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from headgate.errors import MissingExtraError
+from headgate.policy.problems import shown
 
 try:
     from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -19,6 +20,7 @@ __all__ = [
     "Field",
     "Name",
     "Part",
+    "SomeTexts",
     "Texts",
     "WithJsonSchema",
     "list_of_texts",
@@ -38,7 +40,7 @@ def list_of_texts(value: object) -> tuple[str, ...]:
     """One text, or a list of texts that is not empty."""
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not values:
-        raise ValueError("must be text or a list of texts")
+        raise ValueError(f"must be text or a list of texts, not {shown(value)}")
     for item in values:
         if not isinstance(item, str):
             raise ValueError(f"must be text or a list of texts, not a list with {item!r}")
@@ -48,3 +50,5 @@ def list_of_texts(value: object) -> tuple[str, ...]:
 ONE_OR_MORE = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 Name = Annotated[str, Field(pattern=NAME)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(list_of_texts), WithJsonSchema(ONE_OR_MORE)]
+SomeTexts = Annotated[tuple[str, ...] | None, BeforeValidator(list_of_texts), WithJsonSchema(ONE_OR_MORE)]
+"""`Texts` of a field that may be left out; one that is there without a text is refused."""

@@ -17,7 +17,8 @@ from headgate.policy.client_address import UNIX, Network, parse_network
 from headgate.policy.compiled import ANY_TIER
 from headgate.policy.cost_field import COST_SCHEMA, read_cost
 from headgate.policy.entries_field import ENTRIES_SCHEMA, read_entries
-from headgate.policy.llm_schema import LlmModel, Models, Warn
+from headgate.policy.header_field import HEADERS_SCHEMA, header_name, read_headers
+from headgate.policy.llm_schema import LlmModel, Warn, models_of
 from headgate.policy.llm_settings import AtEnd, HoldMode
 from headgate.policy.model_parts import (
     ONE_OR_MORE,
@@ -26,7 +27,7 @@ from headgate.policy.model_parts import (
     Field,
     Name,
     Part,
-    Texts,
+    SomeTexts,
     WithJsonSchema,
     list_of_texts,
     model_validator,
@@ -36,7 +37,6 @@ from headgate.policy.problems import FieldFaults
 from headgate.policy.wait_field import WAIT_SCHEMA, read_wait
 from headgate.stores.url import check_store_url
 
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _METHOD = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
 _SOURCES = ("header", "cookie", "query", "entry", "entries", "ip", "first_of")
 _HOST = re.compile(r"(\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
@@ -62,16 +62,6 @@ def _hosts(values: tuple[str, ...]) -> tuple[str, ...]:
         if not _HOST.fullmatch(value):
             raise ValueError(f'"{value}" is no host: write "api.example.com" or "*.example.com", without a port')
     return values
-
-
-def _header_name(value: str) -> str:
-    if not _TOKEN.fullmatch(value):
-        raise ValueError(f"{value!r} is no name of a header")
-    return value
-
-
-def _header_values(value: object) -> tuple[str, ...] | bool:
-    return True if value is True else list_of_texts(value)
 
 
 def _limits(value: object) -> LimitsByTier:
@@ -128,33 +118,27 @@ _LIMITS_SCHEMA = {
         {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
     ]
 }
-HeaderName = Annotated[str, AfterValidator(_header_name)]
+HeaderName = Annotated[str, AfterValidator(header_name)]
 OnStoreError = Literal["local", "open", "closed"]
 
 
 class MatchModel(Part):
-    """Which requests a rule is for; all that is given must hold."""
+    """Which requests a rule is for; all that is given must hold. A condition with nothing in it is an error."""
 
-    method: Annotated[Texts, AfterValidator(_methods)] | None = None
-    path: Annotated[Texts, AfterValidator(_paths)] | None = Field(
+    method: Annotated[SomeTexts, AfterValidator(_methods)] = None
+    path: Annotated[SomeTexts, AfterValidator(_paths)] = Field(
         None, description="/exact, /users/{id} for any one segment, /api/** for all below; several in a list"
     )
-    host: Annotated[Texts, AfterValidator(_hosts)] | None = None
-    model: Models | None = Field(None, description="of a language model: its name, its beginning and a *, or a group")
-    ip: Annotated[tuple[Any, ...], BeforeValidator(_networks), WithJsonSchema(ONE_OR_MORE)] | None = Field(
+    host: Annotated[SomeTexts, AfterValidator(_hosts)] = None
+    model: Annotated[SomeTexts, AfterValidator(models_of)] = Field(
+        None, description="of a language model: its name, its beginning and a *, or a group"
+    )
+    ip: Annotated[tuple[Any, ...] | None, BeforeValidator(_networks), WithJsonSchema(ONE_OR_MORE)] = Field(
         None, description="networks that the client's address is in: 10.0.0.0/8, a single address, or unix"
     )
-    header: (
-        dict[
-            HeaderName,
-            Annotated[
-                Any,
-                BeforeValidator(_header_values),
-                WithJsonSchema({"anyOf": [{"const": True}, *ONE_OR_MORE["anyOf"]]}),
-            ],
-        ]
-        | None
-    ) = Field(None, description="name: value, a list of values, or true for any value")
+    header: Annotated[Any, BeforeValidator(read_headers), WithJsonSchema(HEADERS_SCHEMA)] = Field(
+        None, description="name: value, a list of values, or true for any value"
+    )
     entries: Annotated[Any, BeforeValidator(read_entries), WithJsonSchema(ENTRIES_SCHEMA)] = Field(
         None, description="of a descriptor: a map of entries that it has, or a list of all entries in their order"
     )

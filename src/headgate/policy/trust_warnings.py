@@ -1,4 +1,4 @@
-"""Warnings about whom a policy believes: tiers that no request gets, proxies that are everybody, empty rulesets.
+"""Warnings about whom a policy believes: tiers that no request gets, proxies that are everybody, or exempt.
 
 Each is certain from the policy alone, as those of `warnings` are.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
-from headgate.policy.client_address import UNIX
+from headgate.policy.client_address import UNIX, Network, network_text
 from headgate.policy.compiled import ANY_TIER
 from headgate.policy.problems import Path, shown
 from headgate.policy.schema import PolicyModel
@@ -18,6 +18,7 @@ def trust_warnings(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
     """All of them, each with its path."""
     yield from _idle_tiers(policy)
     yield from _proxies_that_are_everybody(policy)
+    yield from _proxies_that_are_exempt(policy)
     for name, rules in policy.rulesets.items():
         if not rules:
             yield (
@@ -53,7 +54,7 @@ def _meant(tier: str, known: Iterable[str]) -> str:
 def _proxies_that_are_everybody(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
     """Networks of trusted proxies that every client is in, where no number of hops says who is believed."""
     told = policy.client_ip
-    if told is None or told.trusted_hops is not None:
+    if told.trusted_hops is not None:
         return
     for place, network in enumerate(told.trusted_proxies):
         if network != UNIX and not network.mask:
@@ -63,3 +64,25 @@ def _proxies_that_are_everybody(policy: PolicyModel) -> Iterator[tuple[Path, str
                 f"{everybody} is every address: whoever sends {told.header} chooses the address that counts; name your "
                 "proxies, or how many there are with trusted_hops",
             )
+
+
+def _proxies_that_are_exempt(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
+    """Exemptions of addresses of trusted proxies, which every request has that hides where it comes from."""
+    told = policy.client_ip
+    for index, match in enumerate(policy.exempt):
+        exempted = next((one for one in match.ip or () if any(_meet(one, proxy) for proxy in told.trusted_proxies)), "")
+        if exempted:
+            named = exempted if isinstance(exempted, str) else network_text(exempted)
+            yield (
+                ("exempt", index, "ip"),
+                f"{named} has trusted proxies in it: where {told.header} cannot be read, because a client made it too "
+                "long, the address is the proxy's; exempt no address of a proxy",
+            )
+
+
+def _meet(one: Network | str, other: Network | str) -> bool:
+    """Whether two networks have addresses in common."""
+    if isinstance(one, str) or isinstance(other, str):
+        return one == other
+    mask = one.mask & other.mask
+    return one.length == other.length and one.first & mask == other.first & mask

@@ -128,14 +128,15 @@ class Enforcer:
         self._kind = kind
         self._tells = _tells(headers) if self._observe is None else None
         self._websockets = websockets
-        self._counts = "counts" in told
+        self.counts = "counts" in told
+        """Whether the request is needed when it ends, to say what counts."""
         self.holds = source.holds
         """Whether requests are held until their responses have ended."""
 
         self.waits = isinstance(source, GateRequests) and source.waits
         """Whether requests may wait in line, as rules of a policy say."""
 
-        self.settles = self._counts or self.holds
+        self.settles = self.counts or self.holds
         """Whether what counts is known only when the application has answered, or is freed then."""
 
         self.web_gate: Any = None
@@ -152,7 +153,7 @@ class Enforcer:
     def follow(self, source: GateRequests) -> None:
         """Ask what is to be asked under a policy that was just reloaded."""
         self.ask, self.holds, self.waits = source.ask, source.holds, source.waits
-        self.settles = self._counts or self.holds
+        self.settles = self.counts or self.holds
         self._read_natively(source)
 
     def _read_natively(self, source: RequestLimits | GateRequests) -> None:
@@ -232,7 +233,7 @@ class Enforcer:
         return None if self._limits is None else self._limits.charge_of(key, asked_us)
 
     def settling(
-        self, charge: Charge, request: Request, decision: Decision, response: Response
+        self, charge: Charge, request: Request | None, decision: Decision, response: Response
     ) -> Generator[Any, Any, None] | None:
         """Let count what `counts` says of the response, and free what was held; see `finish`."""
         if self._limits is None:

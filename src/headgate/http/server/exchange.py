@@ -133,7 +133,7 @@ class Step(NamedTuple):
             return None
         if response is None:
             return judgement.enforcer.taking_back(charge, decision)
-        if judgement.request is None:
+        if judgement.request is None and charge.held is None:
             return None
         return judgement.enforcer.settling(charge, judgement.request, decision, response)
 
@@ -310,7 +310,7 @@ class Exchange:
             return
         self._is_ended = True
         for judgement in self._judged:
-            if judgement.has_passed and judgement.enforcer.settles:
+            if judgement.has_passed:  # whatever a policy that was reloaded since says
                 yield Step(judgement, response)
 
     def end(self, response: Response) -> None:

@@ -142,9 +142,12 @@ class RequestLimits:
             self.ask = self._ask_later
 
     def settling(
-        self, charge: Charge, request: Request, decision: Decision, response: Response
+        self, charge: Charge, request: Request | None, decision: Decision, response: Response
     ) -> Generator[Any, Any, None]:
-        """Let count what `counts` says; yields what may have to be awaited. Raises StoreError."""
+        """Let count what `counts` says of the request, which is None only where it says nothing.
+
+        Yields what may have to be awaited. Raises StoreError.
+        """
         limiter, key, cost, asked_us, held = charge
         if self._counts is None:
             if held is not None:

@@ -125,9 +125,9 @@ class ScopeExchange(Exchange):
         judgement = Judgement()
         judgement.enforcer, judgement.by, judgement.counted_as, judgement.charge = enforcer, by, counted_as, charge
         judgement.told = told
-        if enforcer.settles:
+        if enforcer.counts:
             judgement.request = request
-        elif charge is None and enforcer.routed:
+        elif charge is None:
             judgement.charge = getattr(request, "charge", None)
         if told is not None and isinstance(came, Decision):
             judgement.decision, judgement.has_passed = came, True

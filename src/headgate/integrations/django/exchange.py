@@ -133,11 +133,8 @@ class DjangoExchange(ResponseExchange):
     def _ends_later(self, request: Any, response: Any) -> bool:
         """Whether a response ends later: a stream when it is closed, a template when it is rendered."""
         if response.streaming:
-            kind = _CountedAsync if response.is_async else CountedParts
-            # Django closes responses in a thread.
-            response.streaming_content = kind(
-                response.streaming_content, lambda body_bytes: self.end(_seen(response, body_bytes))
-            )
+            kind = _CountedAsync if response.is_async else _Counted
+            response.streaming_content = kind(response.streaming_content, self, response)
             return True
         if self.holds and hasattr(response, "_resource_closers"):
             # The server closes a response once it is sent, or cannot be.
@@ -222,13 +219,24 @@ def begun(request: Any) -> DjangoExchange | None:
     return None if exchange is None else exchange.resumed()
 
 
-class _CountedAsync(CountedParts):
-    """The parts of a stream that an event loop makes."""
+class _Counted(CountedParts):
+    """The parts of a stream; Django closes it in a thread."""
+
+    def __init__(self, parts: Any, exchange: DjangoExchange, response: Any) -> None:
+        super().__init__(parts, lambda body_bytes: exchange.end(_seen(response, body_bytes)))
+        self._exchange, self._response = exchange, response
+
+
+class _CountedAsync(_Counted):
+    """The parts of a stream that an event loop makes; Django does not close one that fails."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for part in cast(AsyncIterator[bytes], self._parts):
-            self._bytes += len(part)
-            yield part
+        try:
+            async for part in cast(AsyncIterator[bytes], self._parts):
+                self._bytes += len(part)
+                yield part
+        finally:
+            await self._exchange.end_async(_seen(self._response, self._bytes))
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("this stream is read on an event loop")

@@ -12,7 +12,7 @@ from headgate.http.server.options import Response
 from headgate.integrations.response_exchange import ResponseExchange, untold
 
 _KEY = "headgate.flask"
-"""Where an environ keeps the exchange until there is a response."""
+"""Where an environ keeps the exchange until its response is made: until all functions of its kind have seen that."""
 
 
 class FlaskExchange(ResponseExchange):
@@ -20,7 +20,8 @@ class FlaskExchange(ResponseExchange):
 
     def finish(self, response: flask.Response) -> flask.Response:
         """Tell and end. Flask calls it again where another function of its kind fails, and 500 is answered."""
-        flask.request.environ.pop(_KEY, None)
+        if not self.settles:
+            flask.request.environ.pop(_KEY, None)
         # What ends when the server closes it would end with each request that has the same response.
         response = untold(response, _own, always=self.holds)
         self.tell(response)
@@ -63,8 +64,13 @@ def exchange_of(environ: dict[str, Any]) -> FlaskExchange:
     return exchange
 
 
+def leave_to_response(app: flask.Flask, **_: object) -> None:
+    """Let the response of a request end it, now that nothing can put another one in its place."""
+    flask.request.environ.pop(_KEY, None)
+
+
 def end_failed(app: flask.Flask, exc: BaseException | None = None, **_: object) -> None:
-    """End what a request that failed was charged: a response would have ended it."""
-    exchange: FlaskExchange | None = flask.request.environ.get(_KEY)
+    """End what a request that failed was charged, where no response will."""
+    exchange: FlaskExchange | None = flask.request.environ.pop(_KEY, None)
     if exchange is not None and exc is not None:
         exchange.end(Response(500, {}, 0))

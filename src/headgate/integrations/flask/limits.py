@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import flask
 from flask import current_app
-from flask.signals import request_tearing_down
+from flask.signals import request_finished, request_tearing_down
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from headgate.decision import Decision
@@ -20,7 +20,7 @@ from headgate.errors import ConfigError
 from headgate.http.server.options import Refusal, RouteOptions
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits
 from headgate.http.server.routes import exempt as _exempt
-from headgate.integrations.flask.exchange import end_failed, exchange_of
+from headgate.integrations.flask.exchange import end_failed, exchange_of, leave_to_response
 from headgate.integrations.flask.placement import watch_place
 from headgate.integrations.flask.request import FlaskRequest
 from headgate.integrations.flask.routing import (
@@ -162,6 +162,7 @@ class _Limit:
     def bind(self, routes: RouteLimits) -> None:
         self.enforcers = routes.enforcers(self._limits, self._options)
         if self.enforcers.any.settles:
+            request_finished.connect(leave_to_response)
             request_tearing_down.connect(end_failed)
 
     def stand_before(

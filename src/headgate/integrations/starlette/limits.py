@@ -50,6 +50,7 @@ from headgate.integrations.starlette.responses import (
     telling_fields,
 )
 from headgate.integrations.starlette.routing import Found, application_of
+from headgate.integrations.starlette.websockets import connected
 
 Endpoint = Callable[..., Any]
 
@@ -196,8 +197,10 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
         judgement = judged if isinstance(judged, Judgement) else await judged
         refusal = judgement.refusal
         if refusal is None:
-            if isinstance(connection, WebSocket) or exchange.watched:
+            if exchange.watched:
                 return await call(*args, **kwargs)
+            if isinstance(connection, WebSocket):
+                return await connected(exchange, connection, call, args, kwargs)
             exchange.watched = True
             try:
                 response = await call(*args, **kwargs)
