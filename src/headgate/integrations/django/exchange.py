@@ -10,14 +10,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, cast
 
 import django.core.exceptions as failures  # type: ignore[import-untyped]
-from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
-from django.http import Http404, HttpResponse  # type: ignore[import-untyped]
+from asgiref.sync import async_to_sync, sync_to_async
+from django.http import Http404  # type: ignore[import-untyped]
 from django.http.response import ResponseHeaders  # type: ignore[import-untyped]
-from django.utils.cache import patch_cache_control  # type: ignore[import-untyped]
 
-from headgate.drive import answered
 from headgate.errors import StoreError
-from headgate.http.server.caching import says_nothing
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Judgement, Step
@@ -199,9 +196,14 @@ class _Closers(list[Any]):
 
 def _own(response: Any) -> dict[str, Any]:
     """What a response does not share with one like it: its headers, and what its server closes with it."""
+    return {"headers": own_headers(response), "_resource_closers": []}
+
+
+def own_headers(response: Any) -> ResponseHeaders:
+    """Headers as those of a response, which another one is to have."""
     headers = object.__new__(ResponseHeaders)
     headers._store = dict(response.headers._store)  # at once: another thread may be telling on them
-    return {"headers": headers, "_resource_closers": []}
+    return headers
 
 
 def opened(request: Any) -> tuple[DjangoExchange, bool]:
@@ -258,49 +260,3 @@ def _status_of(error: BaseException) -> int:
     if isinstance(error, failures.PermissionDenied):
         return 403
     return 400 if isinstance(error, (failures.BadRequest, failures.SuspiciousOperation)) else 500
-
-
-def answer_refusal(request: Any, fallback: Any, refusal: Refusal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The answer to a request that is refused."""
-    if fallback is not None:
-        request._headgate.by_fallback = True  # also where it raises, and another response is made of that
-        answer = async_to_sync(fallback) if iscoroutinefunction(fallback) else fallback
-        return _unstored(answer(*args, **kwargs), refusal)
-    return response_of(request, refusal)
-
-
-async def answer_refusal_async(
-    request: Any, fallback: Any, refusal: Refusal, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    if fallback is None:
-        return response_of(request, refusal)
-    request._headgate.by_fallback = True
-    answer = fallback if iscoroutinefunction(fallback) else sync_to_async(fallback)
-    return _unstored(await answered(await answer(*args, **kwargs)), refusal)
-
-
-def _unstored(response: Any, refusal: Refusal) -> Any:
-    """The response of a fallback, which no cache stores unless it or the refusal says something itself.
-
-    It is told before decorators and middlewares outside of the limit see it, which may be caches. The given response is
-    unchanged: a view may answer others with it.
-    """
-    headers = getattr(response, "headers", None)
-    if not isinstance(headers, ResponseHeaders) or not says_nothing(headers):
-        return response
-    # What is closed with it remains: of the two only this one is sent.
-    made = untold(response, lambda given: {"headers": _own(given)["headers"]}, always=True)
-    said = [value for name, value in refusal.headers if name.lower() == "cache-control"]
-    made.headers["Cache-Control"] = ", ".join(said) or "no-store"
-    if "no-store" in made.headers["Cache-Control"].lower():
-        patch_cache_control(made, private=True)  # caches of earlier releases of Django ignore `no-store`
-    return made
-
-
-def response_of(request: Any, refusal: Refusal) -> Any:
-    """A refusal as Django's response."""
-    response = HttpResponse(b"" if request.method == "HEAD" else refusal.body, status=refusal.status)
-    response["Content-Length"] = str(len(refusal.body))
-    for name, value in refusal.headers:
-        response[name] = value
-    return response

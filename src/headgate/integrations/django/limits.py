@@ -17,12 +17,8 @@ from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.options import Refusal, RouteOptions, check_limits
 from headgate.http.server.routes import NONE_TOLD, LimitsOfRoute, check_endpoint
 from headgate.http.server.routes import exempt as _exempt
-from headgate.integrations.django.exchange import (
-    DjangoExchange,
-    answer_refusal,
-    answer_refusal_async,
-    opened,
-)
+from headgate.integrations.django.exchange import DjangoExchange, opened
+from headgate.integrations.django.refusals import answer_refusal, answer_refusal_async
 from headgate.integrations.django.request import DjangoRequest, each_route
 from headgate.integrations.django.routing import OVERRIDE, marked, route_of
 from headgate.integrations.django.site import Site, site

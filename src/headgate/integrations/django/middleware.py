@@ -12,7 +12,8 @@ from django.core.handlers.exception import convert_exception_to_response  # type
 
 from headgate.http.server.cors import tell_outside_of_cors
 from headgate.integrations.django.checks import CORS, is_outside_of_cors
-from headgate.integrations.django.exchange import DjangoExchange, answer_refusal, answer_refusal_async, opened
+from headgate.integrations.django.exchange import DjangoExchange, opened
+from headgate.integrations.django.refusals import answer_refusal, answer_refusal_async
 from headgate.integrations.django.request import DjangoRequest
 from headgate.integrations.django.routing import is_set_apart
 from headgate.integrations.django.site import site
