@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -25,6 +26,10 @@ LONGEST = (
     "test_workers",
 )
 """Files of integration tests that take longest, the longest first."""
+
+# Tests interrupt processes, which would ignore it as this one does where a shell runs it in the background.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
