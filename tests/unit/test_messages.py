@@ -80,6 +80,10 @@ def test_a_ruleset_may_be_named() -> None:
 BAD: list[tuple[bytes, str]] = [
     (b"", "the body is empty"),
     (b"nonsense", "the body is not JSON: expecting value at byte 0"),
+    (b'{"open', "the body is not JSON: unterminated string at byte 1"),
+    (b'{"a": "\n"}', "the body is not JSON: invalid control character at byte 7"),
+    ('["ä" x'.encode(), "the body is not JSON: expecting ',' delimiter at byte 6"),
+    (b"\xef\xbb\xbfnonsense", "the body is not JSON: expecting value at byte 3"),
     (b'{"request": {}', "the body is not JSON"),
     (b"\xff\xfe{", "the body is not"),
     (b"[" * 100_000, "nested too deep"),

@@ -231,7 +231,9 @@ def parse_body(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise BadBody(f"the body is not UTF-8: byte {error.start} is {body[error.start]:#04x}") from None
     except json.JSONDecodeError as error:
-        raise BadBody(f"the body is not JSON: {error.msg[:1].lower()}{error.msg[1:]} at byte {error.pos}") from None
+        told = f"{error.msg[:1].lower()}{error.msg[1:]}".removesuffix(" at").removesuffix(" starting")
+        place = len(error.doc[: error.pos].encode()) + (len(BOM_UTF8) if body.startswith(BOM_UTF8) else 0)
+        raise BadBody(f"the body is not JSON: {told} at byte {place}") from None
     except BadBody:
         raise
     except ValueError:
