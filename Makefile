@@ -46,8 +46,9 @@ test-pythons-ready: install
 	@scripts/system-packages test
 	@scripts/other-pythons $(OTHER_PYTHONS)
 
-# They run once, for seconds: to optimize their programs at all takes minutes more than it saves.
-TEST_NATIVE = CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+# They run once, for seconds: to optimize their programs at all takes minutes more than it saves. Cargo is no part of
+# this make, which starts no jobs for it.
+TEST_NATIVE = env -u MAKEFLAGS -u MFLAGS CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
     CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_TARGET_DIR=rust/target/tests \
     cargo test --quiet --release --manifest-path rust/Cargo.toml \
     $(addprefix --package headgate-,core logs policy answers server checks redis)
