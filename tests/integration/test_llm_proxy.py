@@ -340,6 +340,32 @@ def test_providers_are_tried_in_their_order_and_one_that_refused_is_left_alone(t
             assert [entry.mode for entry in proxy.settled(2)] == ["failed", "cancelled"]
 
 
+@pytest.mark.parametrize(
+    ("path", "quota", "too_large"),
+    [
+        ("/v1/chat/completions", "x-ratelimit-limit-tokens", {"max_tokens": 40_000}),
+        ("/v1/messages", "anthropic-ratelimit-output-tokens-limit", {"max_tokens": 40_000}),
+        (
+            "/v1/messages",
+            "anthropic-ratelimit-input-tokens-limit",
+            {"messages": [{"role": "user", "content": "a word " * 40_000}]},
+        ),
+    ],
+)
+def test_a_call_that_is_too_large_for_a_provider_keeps_no_other_call_from_it(
+    tmp_path: Path, path: str, quota: str, too_large: dict[str, Any]
+) -> None:
+    refusal: dict[str, Any] = {"status": 429, "refuses": 1, "headers": ((quota, "30000"), ("retry-after", "60"))}
+    with running_provider() as provider, running_proxy(tmp_path, WIDE, [at(provider)]) as proxy:
+        provider.behave("", **refusal)
+        large = HTTP.post(proxy.url + path, json={**BODIES[path], **too_large})
+        small = HTTP.post(proxy.url + path, json=BODIES[path])
+        assert (large.status_code, small.status_code) == (429, 200)
+        provider.refused = 0
+        refused, next_one = (HTTP.post(proxy.url + path, json=BODIES[path]) for _ in range(2))
+        assert (refused.status_code, next_one.status_code) == (429, 429) and len(provider.requests) == 3
+
+
 def test_a_moment_in_retry_after_is_kept_to_as_seconds_are(tmp_path: Path) -> None:
     def until(seconds: int) -> tuple[tuple[str, str], ...]:
         return (("retry-after", format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)),)

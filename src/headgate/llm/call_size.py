@@ -166,6 +166,12 @@ def most_output(body: Mapping[str, Any], of_model: int | None, settings: LlmSett
     return min(most * times * _prompts(body.get(_PROMPTS)), MOST_TOKENS)
 
 
+def output_told(body: Mapping[str, Any]) -> int:
+    """The most output that a body of a call names itself, 0 where it names none."""
+    told = (whole_number(body.get(name)) for name in _MOST)
+    return max((most for most in told if most is not None), default=0)
+
+
 def _also_most(told: object) -> int | None:
     """What `n_predict` lets a model make: 0 where it is not there, None where it bounds nothing."""
     if told is None:

@@ -10,6 +10,7 @@ from typing import Any
 from headgate.errors import ArgumentError, StoreError
 from headgate.llm.call import AsyncCall
 from headgate.llm.call_costs import UnknownPriceError
+from headgate.llm.call_size import output_told
 from headgate.llm.dialects import (
     Answer,
     Dialect,
@@ -25,7 +26,7 @@ from headgate.llm_proxy.call_body import CallBody
 from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.passed_headers import headers_to_answer
 from headgate.llm_proxy.provider_answer import ProviderAnswer
-from headgate.llm_proxy.provider_pool import REFUSALS, ProviderState
+from headgate.llm_proxy.provider_pool import REFUSALS, ProviderState, Taken
 from headgate.llm_proxy.provider_refusals import refusal_of
 from headgate.llm_proxy.proxy_parts import ProxyParts
 from headgate.llm_proxy.stream_relay import StreamRelay
@@ -157,7 +158,7 @@ class Exchange:
                     # As soon as what has come is passed on:
                     loop.call_soon(self._note, state, response, loop.time() - self._started)
                     return await self._answer(call, state, response)
-                pool.note(state, model, response.status, response.headers)
+                pool.note(state, model, response.status, response.headers, self._taken(call))
                 self._parts.metrics.provider_failed(state.settings.name, str(response.status))
                 refused = await refusal_of(state.settings.name, response, self._dialect.family)
             if refused.status not in REFUSALS:
@@ -190,6 +191,10 @@ class Exchange:
         if call.warnings:
             own.append(("headgate-warning", ", ".join(warning.header for warning in call.warnings)))
         return own
+
+    def _taken(self, call: AsyncCall) -> Taken:
+        """The tokens that a provider takes a call for: the most that it names, not what is expected."""
+        return Taken(call.held.input, output_told(self._body.told))
 
     def _drop_body(self) -> None:
         """Keep the body no longer: it is sent to no other provider."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, cast
 
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.http.client.limit_fields import Headers, told
@@ -21,6 +23,24 @@ _BUSY = (429, 503, 529)
 _UNTOLD_US = 1_000_000
 """How long one is left alone that refused and did not say for how long."""
 
+
+class Taken(NamedTuple):
+    """Tokens that a provider takes a call for, before it answers."""
+
+    input: int
+    output: int
+
+
+_TOO_MANY = 429
+_WHOLE = re.compile(r"[0-9]{1,18}")
+_QUOTAS: Mapping[str, Callable[[Taken], int]] = {
+    "x-ratelimit-limit-tokens": lambda taken: taken.input + taken.output,
+    "anthropic-ratelimit-tokens-limit": lambda taken: taken.input + taken.output,
+    "anthropic-ratelimit-input-tokens-limit": lambda taken: taken.input,
+    "anthropic-ratelimit-output-tokens-limit": lambda taken: taken.output,
+}
+"""What tells how many tokens pass in a minute, and which of a call's count there."""
+
 _TOKENS = ("tokens", "input-tokens")
 _MOST_MODELS = 1000
 
@@ -35,10 +55,12 @@ class _ModelState:
         self.tokens_left: int | None = None
         self.tokens_until_us = 0
 
-    def note(self, status: int, headers: Headers, now_us: int) -> None:
+    def note(self, status: int, headers: Headers, now_us: int, taken: Taken | None) -> None:
         said = told(headers, now_us=now_us)
         wait_us = None
-        if status in _BUSY:
+        if status == _TOO_MANY and taken is not None and _never_passes(taken, headers):
+            pass  # which says nothing of other calls: one client could keep them all from a provider
+        elif status in _BUSY:
             wait_us = said.refused_for_us if said is not None else None
             wait_us = _UNTOLD_US if wait_us is None else wait_us
         elif said is not None:
@@ -116,12 +138,12 @@ class ProviderPool:
         able.sort(key=lambda each: (now_us < each.unreachable_until_us, not each.of(model).has_room(tokens, now_us)))
         return able, 0
 
-    def note(self, state: ProviderState, model: str, status: int, headers: Headers) -> None:
-        """Read what an answer says of its provider's limits."""
+    def note(self, state: ProviderState, model: str, status: int, headers: Headers, taken: Taken | None = None) -> None:
+        """Read what an answer to a call says of its provider's limits."""
         known, now_us = state.of(model), self._clock.now_us()
         state.unreachable_until_us = 0
         was_us = known.left_alone_until_us
-        known.note(status, headers, now_us)
+        known.note(status, headers, now_us, taken)
         if known.left_alone_until_us > max(was_us, now_us):
             seconds = (known.left_alone_until_us - now_us) / 1e6
             log.info("the provider %s is left alone for %.1f s, for its limits", state.settings.name, seconds)
@@ -132,3 +154,13 @@ class ProviderPool:
         if now_us >= state.unreachable_until_us:
             log.warning("the provider %s cannot be reached", state.settings.name)
         state.unreachable_until_us = now_us + _UNTOLD_US
+
+
+def _never_passes(taken: Taken, headers: Headers) -> bool:
+    """Whether a call takes more tokens than its provider ever lets pass in a minute."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    for name, value in cast(Iterable[tuple[str, str]], pairs):
+        counted = _QUOTAS.get(name.lower())
+        if counted is not None and _WHOLE.fullmatch(value.strip()) and counted(taken) > int(value):
+            return True
+    return False
