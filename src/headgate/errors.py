@@ -152,6 +152,16 @@ class Throttled(HeadgateError):
         return (type(self), (self.chance,))
 
 
+def check_flag(name: str, value: object) -> bool:
+    """A setting that is True or False; raises ConfigError for anything else.
+
+    Text such as "false", which an environment variable gives, would be true.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is True or False, not {value!r:.40}")
+    return value
+
+
 def brief_number(value: int) -> str:
     """A number for a message: huge ones by their size, since Python refuses to print the longest."""
     return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"

@@ -26,7 +26,7 @@ from headgate.decorator import (
     is_coroutine_function,
 )
 from headgate.drive import answered
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ArgumentError, ConfigError, check_flag
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.keys import Key, encode_key, whole_number
 from headgate.limit_text import MOST_LIMITS, parse_limits
@@ -69,7 +69,7 @@ class _BoundLimiter:
             self.limits,
             scope=scope,
             name=name or "default",
-            shadow=shadow,
+            shadow=check_flag("shadow", shadow),
             on_store_error=check_choice(on_store_error),
         )
         self.counted = Counted(units_of(self.limits))

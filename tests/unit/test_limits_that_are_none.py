@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 import django_configured  # noqa: F401 - Django asks for its settings
 from asgi_asking import drive
-from headgate import ConfigError, TokenBucket
+from headgate import ConfigError, Limiter, TokenBucket
 from headgate.http import asgi, wsgi
 from headgate.integrations import aiohttp as for_aiohttp
 from headgate.integrations import django as for_django
@@ -161,3 +161,9 @@ def test_a_decorator_that_is_given_a_view_is_told_at_the_first_request() -> None
     app = Starlette(routes=[Route("/", for_starlette.rate_limit(read))])
     with pytest.raises(ConfigError, match=re.escape('as @rate_limit("10/second")')):
         drive(app, "/")
+
+
+@pytest.mark.parametrize("shadow", ["false", 0, None, lambda request: False])
+def test_a_shadow_is_true_or_false_and_no_text_that_would_be_true(shadow: Any) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"shadow is True or False, not {shadow!r:.40}")):
+        Limiter("1/minute", shadow=shadow)

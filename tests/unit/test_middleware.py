@@ -296,6 +296,12 @@ def test_what_cannot_be_used_is_told_at_once(kind: str, options: dict[str, Any],
         Client(kind, **options)
 
 
+def test_whether_websockets_are_limited_is_true_or_false() -> None:
+    websockets: Any = "false"
+    with pytest.raises(ConfigError, match="websockets is True or False, not 'false'"):
+        asgi.RateLimitMiddleware(starlette(), limits="1/minute", websockets=websockets)
+
+
 def test_an_option_that_there_is_not_is_no_silent_wish(kind: str) -> None:
     with pytest.raises(TypeError, match="no option is named limit"):
         Client(kind, limits="1/minute", limit=5)

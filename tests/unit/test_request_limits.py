@@ -545,6 +545,8 @@ def test_what_can_be_no_refusal_is_told(colour: str, given: Any, message: str) -
         ({"limits": "1/minute", "missing": "nobody"}, "missing is one of address, anonymous, refuse, not 'nobody'"),
         ({"limits": "1/minute", "on_store_error": "shut"}, "on_store_error is one of local, open, closed"),
         ({"limits": "1/minute", "name": "1st"}, "a name is a letter"),
+        ({"limits": "1/minute", "shadow": "false"}, "shadow is True or False, not 'false'"),
+        ({"limits": "1/minute", "shadow": lambda request: False}, "shadow is True or False, not <function"),
         ({"limits": "1/minute", "wait": -1}, "wait is for how many seconds"),
         ({"limits": "1/minute", "wait": "2"}, "wait is for how many seconds"),
         ({"limits": "1/minute", "store": "memcached://a"}, "a store is one of"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Unpack
 
 from headgate.decision import Decision
-from headgate.errors import StoreError
+from headgate.errors import StoreError, check_flag
 from headgate.http.server.asgi_messages import (
     ASGIApp,
     Fields,
@@ -73,6 +73,7 @@ class RateLimitMiddleware(AsgiCallable):
         **options: Unpack[Options],
     ) -> None:
         self.app = app
+        check_flag("websockets", websockets)
         self._enforcer = Enforcer(policy, options, asynchronous=True, kind=self.request_kind, websockets=websockets)
         self._nested = nested(self._enforcer, options, asynchronous=True)
         self._direct = self._enforcer if self._nested is None else None

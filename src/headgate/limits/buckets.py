@@ -8,7 +8,7 @@ from math import ceil, gcd
 from typing import ClassVar
 
 from headgate.amounts import REQUESTS, Amount, number_text
-from headgate.errors import ConfigError
+from headgate.errors import check_flag
 from headgate.limits.limit import (
     Limit,
     count_argument,
@@ -97,9 +97,7 @@ class TokenBucket(_Bucket):
     algorithm = "token_bucket"
 
     def __new__(cls, *, stepwise: bool = False, **_numbers: object) -> TokenBucket:
-        if not isinstance(stepwise, bool):
-            raise ConfigError(f"TokenBucket: stepwise is True or False, not {stepwise!r}")
-        return object.__new__(StepwiseBucket if stepwise else cls)
+        return object.__new__(StepwiseBucket if check_flag("TokenBucket: stepwise", stepwise) else cls)
 
     def __init__(
         self,

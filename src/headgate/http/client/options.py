@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.costs import Cost
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ArgumentError, ConfigError, check_flag
 from headgate.http.client.places import holds
 from headgate.keys import Key, check_cost
 from headgate.limiter import AsyncLimiter, Limiter
@@ -183,9 +183,7 @@ def _retries(retries: object) -> int:
 
 
 def _adaptive_k(options: Options) -> float | None:
-    adaptive = options.get("adaptive", False)
-    if not isinstance(adaptive, bool):
-        raise ConfigError(f"adaptive is True or False, not {adaptive!r}")
+    adaptive = check_flag("adaptive", options.get("adaptive", False))
     if not adaptive and "adaptive_k" in options:
         raise ConfigError("adaptive_k goes with adaptive=True")
     k = _number("adaptive_k", options.get("adaptive_k", 2.0), 1, 1000)

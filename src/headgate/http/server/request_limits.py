@@ -13,7 +13,7 @@ from headgate.clock import SYSTEM_CLOCK
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision, NamedLimit, Reading
 from headgate.drive import answered
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ArgumentError, ConfigError, check_flag
 from headgate.http.server.counted_keys import (
     SEVERAL,
     NetworkPair,
@@ -77,7 +77,7 @@ class RequestLimits:
         self._keeps_charges = routed or self._counts is not None
         self._wait = _seconds(told)
         self._name = told.get("name", "")
-        self._shadow = bool(told.get("shadow", False))
+        self._shadow = check_flag("shadow", told.get("shadow", False))
         self._own_clock = told.get("clock")
         self._clock = told.get("clock", SYSTEM_CLOCK)
         self._scope: Any = told.get("scope", _own_counter) if routed else None
