@@ -68,6 +68,13 @@ def test_a_header_has_one_value_or_is_repeated(make: Any, lines: list[tuple[str,
 
 
 @KINDS
+@pytest.mark.parametrize("name", ["x-user-id", "X-User-Id", "X-USER-ID"])
+def test_a_header_is_found_by_its_name_in_any_case(make: Any, name: str) -> None:
+    request = make([("X-User-Id", "ann"), ("1", "one")])
+    assert (request.header(name), request.header("1"), request.header("2")) == ("ann", "one", "")
+
+
+@KINDS
 def test_the_lines_of_a_header_are_one_list_in_their_order_and_say_that_they_are_several(make: Any) -> None:
     headers = make([("X-Forwarded-For", "192.0.2.1"), ("A", "1"), ("X-Forwarded-For", "203.0.113.9, 10.0.0.1")]).headers
     assert headers["x-forwarded-for"] == "192.0.2.1, 203.0.113.9, 10.0.0.1"

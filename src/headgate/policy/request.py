@@ -87,11 +87,13 @@ class Request:
         self._query: tuple[str, dict[str, str]] | None = None
 
     def header(self, name: str) -> str:
-        """The value of a header, whose name is in lower case, without white space around it; "" where there is none.
+        """The value of a header, whose name is in any case, without white space around it; "" where there is none.
 
         `REPEATED` where it is there several times with different values.
         """
         value: str = _get(self.headers, name, "")  # type: ignore[call-overload]  # it is a dictionary here
+        if not value and (lower := name.lower()) != name:
+            return self.header(lower)
         if type(value) is Repeated:
             return one_of_values(map(sent_text, value.values))
         return value.strip() if value.isascii() else sent_text(value)
