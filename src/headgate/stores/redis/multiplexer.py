@@ -16,6 +16,7 @@ from hiredis import pack_command
 from redis import exceptions
 
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.stores.redis.clients import close_socket, closed
 from headgate.stores.redis.errors import store_error
 from headgate.stores.redis.packed_calls import Asker, Packed, take_bytes_of
 from headgate.stores.redis.replies import AsyncReplyParser, has_more
@@ -132,8 +133,12 @@ class Multiplexer:
         writer = getattr(self._connection, "_writer", None)
         await self._lose(StoreUnavailable(f"{self._shown}: the store was closed"))
         if writer is not None:
-            await self._closed(writer)
+            await closed(writer, self._timeout_s)
         self._fail(self._pending, StoreUnavailable(f"{self._shown}: the store was closed"))
+
+    def leave(self) -> None:
+        """`close` where the event loop is closed."""
+        close_socket(self._connection)
 
     async def _write(self) -> None:
         while True:
@@ -273,17 +278,6 @@ class Multiplexer:
         if connection is not None:
             with suppress(Exception):
                 await connection.disconnect(nowait=True)
-
-    async def _closed(self, writer: asyncio.StreamWriter) -> None:
-        """Wait until a connection is closed: over TLS the server has to agree, and the event loop may end then."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await writer.wait_closed()
-        except TimeoutError:
-            writer.transport.abort()
-            await asyncio.sleep(0)
-        except (OSError, EOFError):
-            pass  # the server was gone
 
     def _lost(self, error: Exception) -> StoreError:
         if isinstance(error, _REFUSALS) or not isinstance(error, _LOST):
