@@ -18,7 +18,7 @@ from typing import Any
 from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
-from headgate.errors import HeadgateError, StoreKeyError
+from headgate.errors import ConfigError, HeadgateError, StoreKeyError
 
 log = logging.getLogger("headgate")
 
@@ -70,6 +70,9 @@ class Breaker:
         """Each call while it is half open adds the share of that moment, and whole ones go through."""
 
         self._prober: threading.Thread | asyncio.Task[None] | None = None
+        self._only_tasks = False
+        """Whether no thread can ask the store."""
+
         self._pid = 0
         self._lock = threading.Lock()
 
@@ -132,9 +135,18 @@ class Breaker:
                 )
                 self._prober.start()
 
-    def probe_in_task(self, probe: Callable[[], Awaitable[object]]) -> None:
-        """`probe_in_thread` on an event loop."""
-        if self._needs_prober():
+    def probe_in_task(
+        self, probe: Callable[[], Awaitable[object]], in_thread: Callable[[], object] | None = None
+    ) -> None:
+        """`probe_in_thread` on an event loop.
+
+        A program may run an event loop for each request, which ends before a probe is due: the next one is in a thread.
+        """
+        if not self._needs_prober():
+            return
+        if in_thread is not None and self._was_cut_off() and not self._only_tasks:
+            self.probe_in_thread(in_thread)
+        else:
             self._pid = os.getpid()
             self._prober = asyncio.get_running_loop().create_task(self._probe_async(_WeakProbe(probe)))
 
@@ -145,8 +157,17 @@ class Breaker:
         if prober is None or self._pid != os.getpid():
             return True
         if isinstance(prober, asyncio.Task):
-            return prober.done() or prober.get_loop().is_closed()
+            return prober.done() or not prober.get_loop().is_running()
         return not prober.is_alive()
+
+    def _was_cut_off(self) -> bool:
+        """Whether the last probes ended with their event loop, while the store was still away."""
+        prober = self._prober
+        return (
+            isinstance(prober, asyncio.Task)
+            and self._pid == os.getpid()
+            and (prober.cancelled() or not prober.get_loop().is_running())
+        )
 
     def _probe_on(self, known: _WeakProbe) -> None:
         pause_s = self._first_probe_s
@@ -156,6 +177,9 @@ class Breaker:
                 return
             try:
                 probe()
+            except ConfigError:  # it is asked on an event loop alone
+                self._only_tasks = True
+                return
             except HeadgateError:
                 pause_s = min(2 * pause_s, LAST_PROBE_S)
             else:
