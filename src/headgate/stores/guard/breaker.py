@@ -38,6 +38,9 @@ MOST_COMPLAINTS = 20
 RAMP_S = 0.5
 """How long it is half open."""
 
+CALM_S = 10.0
+"""A store that fails again sooner is probed at the interval that had been reached: it answers probes, not calls."""
+
 
 class Breaker:
     """Whether calls go to a store. Safe under threads, and after a fork."""
@@ -60,7 +63,7 @@ class Breaker:
         """Called with the error when it opens, with None when the store is back; on whatever thread finds out."""
 
         self._most_failures = failures
-        self._first_probe_s = first_probe_s
+        self._first_probe_s = self._pause_s = first_probe_s
         self.failures = 0
         """Calls that failed one after another, up to now."""
 
@@ -111,6 +114,8 @@ class Breaker:
                 return
             self.state = OPEN
             self.opened += 1
+            if self._clock.now_us() - self._half_open_us > CALM_S * US_PER_SECOND:
+                self._pause_s = self._first_probe_s
         log.warning("the store does not answer, requests are decided without it: %s", str(error))
         for listener in self.listeners:
             listener(error)
@@ -170,9 +175,8 @@ class Breaker:
         )
 
     def _probe_on(self, known: _WeakProbe) -> None:
-        pause_s = self._first_probe_s
         while self.state == OPEN:
-            threading.Event().wait(jittered(pause_s))
+            threading.Event().wait(self._next_pause_s())
             if (probe := known()) is None:  # the store is gone
                 return
             try:
@@ -181,24 +185,28 @@ class Breaker:
                 self._only_tasks = True
                 return
             except HeadgateError:
-                pause_s = min(2 * pause_s, LAST_PROBE_S)
+                pass
             else:
                 self._is_back()
             del probe  # while asleep, nothing keeps the store
 
     async def _probe_async(self, known: _WeakProbe) -> None:
-        pause_s = self._first_probe_s
         while self.state == OPEN:
-            await asyncio.sleep(jittered(pause_s))
+            await asyncio.sleep(self._next_pause_s())
             if (probe := known()) is None:
                 return
             try:
                 await probe()
             except HeadgateError:
-                pause_s = min(2 * pause_s, LAST_PROBE_S)
+                pass
             else:
                 self._is_back()
             del probe
+
+    def _next_pause_s(self) -> float:
+        """How long to wait until the next probe; the one after it comes later."""
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, LAST_PROBE_S)
+        return jittered(pause_s)
 
     def _is_back(self) -> None:
         with self._lock:

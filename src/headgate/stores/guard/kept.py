@@ -247,18 +247,6 @@ class KeptSettlements:
             self._sender = None
 
 
-def hastening(kept: KeptSettlements) -> Callable[[Exception | None], object]:
-    """What a breaker calls with an error when it opens, and with None when the store is back; it keeps nothing."""
-    known = ref(kept)
-
-    def listen(error: Exception | None) -> None:
-        settlements = known()
-        if error is None and settlements is not None:
-            settlements.hasten()
-
-    return listen
-
-
 def _waker(loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> Callable[[], object]:
     """What sets an event of a loop, from any thread; nothing once the loop is closed."""
 

@@ -25,7 +25,7 @@ _LASTING = {
     "NOSTATE": "a key of this name holds what is no state of a limit, since another program wrote it or it was damaged:"
     " reset the key, or choose another prefix",
     "NOPERM": "the user may not do this: it needs ~PREFIX:* for its keys, and +evalsha +eval +time +hget"
-    " +hmget +hset +hdel +lrange +ttl +expireat +unlink +set; to hold also +get +setrange +hincrby"
+    " +hmget +hset +hdel +lrange +ttl +expireat +unlink; to hold also +get +set +setrange +hincrby"
     " +zadd +zcount +zrange +zrangebyscore +zrem; to wait in line also +hgetall +exists +zcard +zscore +sadd +srem"
     " +smembers +pexpire +publish +subscribe +unsubscribe and &headgate:turn:*",
     "NOAUTH": "it asks for a password: put it into the store's URL",
