@@ -19,7 +19,7 @@ from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.redis.clients import close_socket, closed
 from headgate.stores.redis.errors import store_error
 from headgate.stores.redis.packed_calls import Asker, Packed, take_bytes_of
-from headgate.stores.redis.replies import AsyncReplyParser, has_more
+from headgate.stores.redis.replies import AsyncReplyParser, has_more, is_stale
 from headgate.stores.redis.waiting_calls import Command, Pending, Place, Several
 
 MOST_WAITING = 100_000
@@ -93,7 +93,8 @@ class Multiplexer:
             asker.take([refused] * count)
             return
         packed = Packed(commands, count, asker, self._loop.time() + self._timeout_s)
-        writer = None if self._pending or self._is_writing else getattr(self._connection, "_writer", None)
+        waits = self._pending or self._is_writing or (not self._sent and is_stale(self._connection))
+        writer = None if waits else getattr(self._connection, "_writer", None)
         if writer is None:
             self._pending.append(packed)
             self._begin()
@@ -145,6 +146,8 @@ class Multiplexer:
             await self._wake_writer.wait()
             self._wake_writer.clear()
             while self._pending:
+                if not self._sent and is_stale(self._connection):
+                    await self.drop("it has closed the connection")  # no call waits on it
                 if self._connection is None:
                     try:
                         await self._open()
