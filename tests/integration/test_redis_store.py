@@ -537,6 +537,37 @@ def test_a_wrong_password_is_told_and_never_shown(
         assert secret not in everything
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://127.0.0.1:1", "Connection refused"),
+        ("redis://localhost:1", "Connection refused"),  # of each of its addresses
+        ("redis+cluster://127.0.0.1:1", "Connection refused"),
+        ("unix:///nowhere/redis.sock", "No such file or directory"),
+        ("redis://nowhere.invalid", "resolution|not known|No address"),
+        ("redis+sentinel://127.0.0.1:1/mymaster", "no Sentinel that answers knows"),
+    ],
+)
+def test_why_a_server_cannot_be_reached_is_told(colour: str, url: str, reason: str) -> None:
+    with (
+        Asker(colour, "5/week", RedisStore(f"{url}?timeout=10s")) as asker,
+        pytest.raises(StoreUnavailable, match=f"cannot be reached: .*({reason})"),
+    ):
+        asker.hit("key")
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_certificate_that_is_not_accepted_is_told(colour: str) -> None:
+    with single(tls=True) as server:
+        url = f"rediss://127.0.0.1:{server.port}?timeout=10s"
+        with (
+            Asker(colour, "5/week", RedisStore(url)) as asker,
+            pytest.raises(StoreUnavailable, match=r"certificate is not accepted: .*(issuer|self.signed)"),
+        ):
+            asker.hit("key")
+
+
 # What a user of the server may do
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
+import ssl
+
 from redis import exceptions
 
 from headgate.errors import StoreError, StoreKeyError, StoreTimeout, StoreUnavailable
@@ -71,6 +76,10 @@ _CLASSES = {
 }  # fmt: skip
 """redis-py takes the code off some texts."""
 
+_MOST_CAUSES = 8
+
+_REASONS = {"MasterNotFoundError": "no Sentinel that answers knows a primary of that name"}
+
 _PHRASES = {
     "Authentication required": "NOAUTH",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
@@ -91,5 +100,21 @@ _PHRASES = {
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without an address twice or a password at all."""
-    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+    """What went wrong, without an address twice or a password at all.
+
+    redis-py tells it in a text, and keeps the error of the system as the cause; asyncio tells the number of that in a
+    text, where a name has several addresses.
+    """
+    cause: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not accepted: {cause.verify_message}"
+        if isinstance(cause, OSError):
+            if isinstance(cause, ssl.SSLError | socket.gaierror) and cause.strerror:
+                return cause.strerror
+            if cause.errno is not None:
+                return os.strerror(cause.errno)
+            if (told := re.search(r"\[Errno ([0-9]{1,3})\]", str(cause))) is not None:
+                return os.strerror(int(told[1]))
+        cause = None if cause is None else cause.__cause__ or cause.__context__
+    return _REASONS.get(type(error).__name__, type(error).__name__)
