@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis.asyncio
 from redis_askers import wait_for
 from redis_servers import Server, single
 
 from headgate import AsyncLimiter
 from headgate.stores.guard.breaker import FAILURES, OPEN
 from headgate.stores.redis.store import RedisStore
+from until import until_async
 
 pytestmark = pytest.mark.integration
 LOOPS = 20
@@ -98,3 +100,23 @@ def test_a_settlement_that_is_kept_is_sent_though_its_loop_has_ended(server: Ser
         server.go_on()
     wait_for(lambda: guard.stats().kept == 0, 20)
     assert guard.stats().sent_later == 1 and asyncio.run(free()) == 3
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_whose_turn_it_is_is_heard_after_a_loop_that_ended_with_a_caller_in_line(server: Server) -> None:
+    store = RedisStore(redis.asyncio.Redis(port=server.port))
+
+    async def waits(*, until_it_listens: bool) -> None:
+        limiter = AsyncLimiter("1 concurrent", store=store, name="line")
+        async with await limiter.acquire("key", timeout=1, lease=60):
+            waiting = asyncio.create_task(limiter.acquire("key", timeout=60, lease=60))
+            await until_async(lambda: store.turns._tickets)
+            if until_it_listens:
+                await until_async(lambda: server.cli("PUBSUB", "CHANNELS", "headgate:turn:*"))
+            waiting.cancel()
+            if until_it_listens:
+                await asyncio.wait([waiting])
+
+    asyncio.run(waits(until_it_listens=False))
+    wait_for(lambda: not server.cli("PUBSUB", "CHANNELS", "headgate:turn:*"), 20)
+    asyncio.run(waits(until_it_listens=True))
