@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -197,6 +198,19 @@ def test_a_reply_that_comes_late_is_not_taken_for_the_next_one(server: Server, p
 
 
 # Guarded, under load
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_connection_that_the_server_has_closed_while_it_was_idle_costs_no_decision(
+    server: Server, colour: str
+) -> None:
+    with Asker(colour, UNREACHED, RedisStore(url_of(server.port, timeout="10s"))) as asker:
+        for _ in range(3):
+            assert asker.hit("key").allowed  # raises where the store does not answer
+            server.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            wait_for(lambda: int(server.cli("INFO", "clients")["connected_clients"]) == 1, 10)
+            if asker.loop is not None:
+                asker.loop.run(asyncio.sleep(0.01))  # after which the loop has seen what had come
 
 
 OUTAGES = ("stopped", "silent", "cut", "restarted", "slow")

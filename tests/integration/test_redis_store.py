@@ -537,11 +537,42 @@ def test_a_wrong_password_is_told_and_never_shown(
         assert secret not in everything
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://127.0.0.1:1", "Connection refused"),
+        ("redis://localhost:1", "Connection refused"),  # of each of its addresses
+        ("redis+cluster://127.0.0.1:1", "Connection refused"),
+        ("unix:///nowhere/redis.sock", "No such file or directory"),
+        ("redis://nowhere.invalid", "resolution|not known|No address"),
+        ("redis+sentinel://127.0.0.1:1/mymaster", "no Sentinel that answers knows"),
+    ],
+)
+def test_why_a_server_cannot_be_reached_is_told(colour: str, url: str, reason: str) -> None:
+    with (
+        Asker(colour, "5/week", RedisStore(f"{url}?timeout=10s")) as asker,
+        pytest.raises(StoreUnavailable, match=f"cannot be reached: .*({reason})"),
+    ):
+        asker.hit("key")
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_certificate_that_is_not_accepted_is_told(colour: str) -> None:
+    with single(tls=True) as server:
+        url = f"rediss://127.0.0.1:{server.port}?timeout=10s"
+        with (
+            Asker(colour, "5/week", RedisStore(url)) as asker,
+            pytest.raises(StoreUnavailable, match=r"certificate is not accepted: .*(issuer|self.signed)"),
+        ):
+            asker.hit("key")
+
+
 # What a user of the server may do
 
 
 RIGHTS = (
-    "evalsha", "eval", "time", "hget", "hmget", "hset", "hdel", "lrange", "ttl", "expireat", "unlink", "set",
+    "evalsha", "eval", "time", "hget", "hmget", "hset", "hdel", "lrange", "ttl", "expireat", "unlink",
 )  # fmt: skip
 """All that a user needs for decisions and resets, the guard's probes included."""
 
@@ -587,10 +618,14 @@ def _with_rights(server: Server, colour: str, rights: tuple[str, ...]) -> None:
                 _use_everything(asker, clock)
         with Asker(colour, "4/second log", RedisStore(url, prefix=prefix)) as asker:
             asker.hit("one")
-            if asker.loop is None:
-                asker.raw.probe()
-            else:
-                asker.loop.run(asker.raw.probe_async())
+            _probe(asker)
+
+
+def _probe(asker: Asker) -> None:
+    if asker.loop is None:
+        asker.raw.probe()
+    else:
+        asker.loop.run(asker.raw.probe_async())
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -603,6 +638,21 @@ def test_a_user_needs_each_of_these_rights(server: Server, lacking: str) -> None
     with pytest.raises(StoreError) as told:
         _with_rights(server, "async", tuple(right for right in RIGHTS if right != lacking))
     assert "NOPERM" in str(told.value) or "permission" in str(told.value).lower(), told.value
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_probe_fails_where_decisions_would_for_want_of_a_right(server: Server, colour: str) -> None:
+    for lacking in RIGHTS:
+        if lacking == "lrange":  # for logs that version 0.1 wrote
+            continue
+        prefix = f"probe{next(_prefixes)}"
+        server.cli("SCRIPT", "FLUSH")
+        with (
+            _user(server, (*(right for right in RIGHTS if right != lacking), "set"), prefix) as url,
+            Asker(colour, "4/second", RedisStore(url, prefix=prefix)) as asker,
+            pytest.raises(StoreError, match="NOPERM"),
+        ):
+            _probe(asker)
 
 
 @pytest.mark.parametrize("colour", COLOURS)

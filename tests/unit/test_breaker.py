@@ -16,7 +16,7 @@ import pytest
 
 from headgate.clock import US_PER_SECOND
 from headgate.errors import StoreKeyError, StoreTimeout, StoreUnavailable
-from headgate.stores.guard.breaker import CLOSED, FAILURES, HALF_OPEN, OPEN, RAMP_S, Breaker, jittered
+from headgate.stores.guard.breaker import CALM_S, CLOSED, FAILURES, HALF_OPEN, OPEN, RAMP_S, Breaker, jittered
 from headgate.testing import ManualClock
 
 LATE = StoreTimeout("redis://h: no answer in time")
@@ -193,6 +193,28 @@ def test_probes_come_twice_as_late_each_time_and_two_seconds_apart_at_the_most(
         breaker._prober.join(20)
     assert breaker.state == HALF_OPEN and store.asked == 8
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
+
+
+def test_a_store_that_answers_probes_alone_is_probed_at_growing_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    def recorded(pause_s: float) -> float:
+        pauses.append(pause_s)
+        return 0.0
+
+    monkeypatch.setattr("headgate.stores.guard.breaker.jittered", recorded)
+    clock = ManualClock()
+    breaker = Breaker("a store", clock=clock)
+    for _ in range(FAILURES - 1):
+        breaker.failed(LATE)
+    for _ in range(7):
+        breaker.failed(LATE)  # half open, one is enough
+        come_back(breaker)
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    clock.advance(int(CALM_S * US_PER_SECOND) + 1)
+    breaker.failed(LATE)
+    come_back(breaker)
+    assert pauses[-1] == 0.1
 
 
 def test_a_task_does_not_keep_a_store_that_is_gone() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
-from headgate.errors import HeadgateError, StoreKeyError
+from headgate.errors import ConfigError, HeadgateError, StoreKeyError
 
 log = logging.getLogger("headgate")
 
@@ -37,6 +37,9 @@ MOST_COMPLAINTS = 20
 
 RAMP_S = 0.5
 """How long it is half open."""
+
+CALM_S = 10.0
+"""A store that fails again sooner is probed at the interval that had been reached: it answers probes, not calls."""
 
 
 class Breaker:
@@ -60,7 +63,7 @@ class Breaker:
         """Called with the error when it opens, with None when the store is back; on whatever thread finds out."""
 
         self._most_failures = failures
-        self._first_probe_s = first_probe_s
+        self._first_probe_s = self._pause_s = first_probe_s
         self.failures = 0
         """Calls that failed one after another, up to now."""
 
@@ -70,6 +73,9 @@ class Breaker:
         """Each call while it is half open adds the share of that moment, and whole ones go through."""
 
         self._prober: threading.Thread | asyncio.Task[None] | None = None
+        self._only_tasks = False
+        """Whether no thread can ask the store."""
+
         self._pid = 0
         self._lock = threading.Lock()
 
@@ -108,6 +114,8 @@ class Breaker:
                 return
             self.state = OPEN
             self.opened += 1
+            if self._clock.now_us() - self._half_open_us > CALM_S * US_PER_SECOND:
+                self._pause_s = self._first_probe_s
         log.warning("the store does not answer, requests are decided without it: %s", str(error))
         for listener in self.listeners:
             listener(error)
@@ -132,9 +140,18 @@ class Breaker:
                 )
                 self._prober.start()
 
-    def probe_in_task(self, probe: Callable[[], Awaitable[object]]) -> None:
-        """`probe_in_thread` on an event loop."""
-        if self._needs_prober():
+    def probe_in_task(
+        self, probe: Callable[[], Awaitable[object]], in_thread: Callable[[], object] | None = None
+    ) -> None:
+        """`probe_in_thread` on an event loop.
+
+        A program may run an event loop for each request, which ends before a probe is due: the next one is in a thread.
+        """
+        if not self._needs_prober():
+            return
+        if in_thread is not None and self._was_cut_off() and not self._only_tasks:
+            self.probe_in_thread(in_thread)
+        else:
             self._pid = os.getpid()
             self._prober = asyncio.get_running_loop().create_task(self._probe_async(_WeakProbe(probe)))
 
@@ -145,36 +162,51 @@ class Breaker:
         if prober is None or self._pid != os.getpid():
             return True
         if isinstance(prober, asyncio.Task):
-            return prober.done() or prober.get_loop().is_closed()
+            return prober.done() or not prober.get_loop().is_running()
         return not prober.is_alive()
 
+    def _was_cut_off(self) -> bool:
+        """Whether the last probes ended with their event loop, while the store was still away."""
+        prober = self._prober
+        return (
+            isinstance(prober, asyncio.Task)
+            and self._pid == os.getpid()
+            and (prober.cancelled() or not prober.get_loop().is_running())
+        )
+
     def _probe_on(self, known: _WeakProbe) -> None:
-        pause_s = self._first_probe_s
         while self.state == OPEN:
-            threading.Event().wait(jittered(pause_s))
+            threading.Event().wait(self._next_pause_s())
             if (probe := known()) is None:  # the store is gone
                 return
             try:
                 probe()
+            except ConfigError:  # it is asked on an event loop alone
+                self._only_tasks = True
+                return
             except HeadgateError:
-                pause_s = min(2 * pause_s, LAST_PROBE_S)
+                pass
             else:
                 self._is_back()
             del probe  # while asleep, nothing keeps the store
 
     async def _probe_async(self, known: _WeakProbe) -> None:
-        pause_s = self._first_probe_s
         while self.state == OPEN:
-            await asyncio.sleep(jittered(pause_s))
+            await asyncio.sleep(self._next_pause_s())
             if (probe := known()) is None:
                 return
             try:
                 await probe()
             except HeadgateError:
-                pause_s = min(2 * pause_s, LAST_PROBE_S)
+                pass
             else:
                 self._is_back()
             del probe
+
+    def _next_pause_s(self) -> float:
+        """How long to wait until the next probe; the one after it comes later."""
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, LAST_PROBE_S)
+        return jittered(pause_s)
 
     def _is_back(self) -> None:
         with self._lock:

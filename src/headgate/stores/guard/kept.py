@@ -113,6 +113,8 @@ class KeptSettlements:
     def hasten(self) -> None:
         """Send all now: the store is back."""
         self._wake()
+        if self._needs_sender():
+            self._send_in_thread_if_possible()
 
     def send_in_thread(self) -> None:
         """Start a thread that sends what is kept, where none runs."""
@@ -128,6 +130,8 @@ class KeptSettlements:
 
     def send_in_task(self) -> None:
         """`send_in_thread` on an event loop."""
+        if self._was_cut_off() and self._send_in_thread_if_possible():
+            return
         with self._lock:
             self._check_process()
             if self._needs_sender():
@@ -142,6 +146,13 @@ class KeptSettlements:
     async def aclose(self) -> None:
         """`close` for an event loop."""
         await drive_async(self._closing(self.commit_async))
+
+    def hand_over(self) -> None:
+        """Send from a thread what a task can no longer send, since its event loop ends."""
+        with self._lock:
+            self._sender = None
+        if self._kept:
+            self._send_in_thread_if_possible()
 
     def is_done(self) -> bool:
         """Whether nothing is left to send; a sender that asks ends then."""
@@ -212,8 +223,21 @@ class KeptSettlements:
             return False
         sender = self._sender
         if isinstance(sender, asyncio.Task):
-            return sender.done() or sender.get_loop().is_closed()
+            return sender.done() or not sender.get_loop().is_running()
         return sender is None or not sender.is_alive()
+
+    def _was_cut_off(self) -> bool:
+        """Whether the event loop of the last sender ended while there was something left to send."""
+        return isinstance(self._sender, asyncio.Task) and self._needs_sender()
+
+    def _send_in_thread_if_possible(self) -> bool:
+        """`send_in_thread`, and True, unless only an event loop can wait for the store."""
+        try:
+            self.commit(None)
+        except ConfigError:
+            return False
+        self.send_in_thread()
+        return True
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():  # the parent sends what it kept
@@ -221,18 +245,6 @@ class KeptSettlements:
             self._kept.clear()
             self._done.clear()
             self._sender = None
-
-
-def hastening(kept: KeptSettlements) -> Callable[[Exception | None], object]:
-    """What a breaker calls with an error when it opens, and with None when the store is back; it keeps nothing."""
-    known = ref(kept)
-
-    def listen(error: Exception | None) -> None:
-        settlements = known()
-        if error is None and settlements is not None:
-            settlements.hasten()
-
-    return listen
 
 
 def _waker(loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> Callable[[], object]:
@@ -261,6 +273,15 @@ def _send_on(kept: ref[KeptSettlements], wake: threading.Event) -> None:
 
 
 async def _send_async(kept: ref[KeptSettlements], wake: asyncio.Event) -> None:
+    try:
+        await _send_on_loop(kept, wake)
+    except asyncio.CancelledError:
+        if (settlements := kept()) is not None:
+            settlements.hand_over()
+        raise
+
+
+async def _send_on_loop(kept: ref[KeptSettlements], wake: asyncio.Event) -> None:
     pause_s = FIRST_PROBE_S
     while True:
         try:

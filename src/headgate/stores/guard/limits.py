@@ -288,7 +288,7 @@ class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
         return drive_async(self._reading(keys, now_us))
 
     def _probe(self) -> None:
-        self._breaker.probe_in_task(self._store.probe_async)
+        self._breaker.probe_in_task(self._store.probe_async, self._store.probe)
 
     def _away(self) -> None:
         self._probe()

@@ -8,8 +8,9 @@ second, see `refusals`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
+from weakref import ref
 
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
@@ -17,7 +18,7 @@ from headgate.errors import ConfigError
 from headgate.stores.batches import DecidesBatches, Done, Failing
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.guard.fallback import CHOICES, MAX_LOCAL_KEYS, Choice, Fallback, read_share
-from headgate.stores.guard.kept import KeptSettlements, hastening, settling_on
+from headgate.stores.guard.kept import KeptSettlements, settling_on
 from headgate.stores.guard.limits import AsyncGuardedLimits, GuardedLimits
 from headgate.stores.guard.local_holds import LocalHolds
 from headgate.stores.guard.refusals import Refusals
@@ -62,7 +63,7 @@ class GuardedStore(Store):
         self.kept = KeptSettlements(
             repr(store), settling_on(store.bind), settling_on(store.bind_async), self.refusals.settled
         )
-        self._breaker.listeners.append(hastening(self.kept))
+        self._breaker.listeners.append(_hastening(self.kept))
 
         self.blocking = store.blocking
         self.clock = store.clock
@@ -153,3 +154,15 @@ class GuardedStore(Store):
 
     def __repr__(self) -> str:
         return f"GuardedStore({self.inner!r}, on_error={self.on_error!r}, breaker={self.breaker.state!r})"
+
+
+def _hastening(kept: KeptSettlements) -> Callable[[Exception | None], object]:
+    """What a breaker calls with an error when it opens, and with None when the store is back; it keeps nothing."""
+    known = ref(kept)
+
+    def listen(error: Exception | None) -> None:
+        settlements = known()
+        if error is None and settlements is not None:
+            settlements.hasten()
+
+    return listen

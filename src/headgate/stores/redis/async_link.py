@@ -157,11 +157,21 @@ class AsyncLink:
             return self._last[1]
         connections = self._by_loop.get(loop)
         if connections is None:
+            self._leave_closed_loops()
             connections = self._by_loop[loop] = _LoopConnections(
                 self._place, self._client, self.shown, self._timeout_s, self._scripts
             )
         self._last = (loop, connections)
         return connections
+
+    def _leave_closed_loops(self) -> None:
+        """Close what event loops have left open that ended without closing their store: it would keep them, too."""
+        for known in list(self._by_loop.keyrefs()):
+            ended = known()
+            if ended is not None and ended.is_closed():
+                connections = self._by_loop.pop(ended, None)
+                if connections is not None:
+                    connections.leave()
 
 
 class _LoopConnections:
@@ -344,6 +354,11 @@ class _LoopConnections:
         if self._kind == "sentinel":
             for sentinel in self._pool.sentinel_manager.sentinels:
                 await sentinel.aclose()
+
+    def leave(self) -> None:
+        """Close the sockets of an event loop that is closed: nothing can be awaited there."""
+        for multiplexer in self._multiplexers.values():
+            multiplexer.leave()
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

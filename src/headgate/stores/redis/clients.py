@@ -5,6 +5,7 @@ None of them sends a call again: one whose answer was lost may have been charged
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import redis
@@ -85,6 +86,29 @@ def open_async_connection(place: Place, address: Address) -> Any:
     options = dict(place.options)
     kind = redis.asyncio.SSLConnection if options.pop("ssl", False) else redis.asyncio.Connection
     return kind(host=address.host, port=address.port, **_async_options(place), **options)
+
+
+async def closed(writer: asyncio.StreamWriter, within_s: float) -> None:
+    """Wait until a connection is closed: over TLS the server has to agree, and the event loop may end then."""
+    try:
+        async with asyncio.timeout(within_s):
+            await writer.wait_closed()
+    except TimeoutError:
+        writer.transport.abort()
+        await asyncio.sleep(0)
+    except (OSError, EOFError):
+        pass  # the server was gone
+
+
+def close_socket(connection: Any) -> None:
+    """Close the socket of an event loop's connection, if there is one, once the loop is closed.
+
+    The transport cannot: it asks the loop to. uvloop has closed its sockets by then.
+    """
+    writer: asyncio.StreamWriter | None = getattr(connection, "_writer", None)
+    sock = None if writer is None else getattr(writer.get_extra_info("socket"), "_sock", None)
+    if sock is not None:
+        sock.close()
 
 
 def _options(place: Place) -> dict[str, Any]:

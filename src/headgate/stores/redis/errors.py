@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
+import ssl
+
 from redis import exceptions
 
 from headgate.errors import StoreError, StoreKeyError, StoreTimeout, StoreUnavailable
@@ -25,7 +30,7 @@ _LASTING = {
     "NOSTATE": "a key of this name holds what is no state of a limit, since another program wrote it or it was damaged:"
     " reset the key, or choose another prefix",
     "NOPERM": "the user may not do this: it needs ~PREFIX:* for its keys, and +evalsha +eval +time +hget"
-    " +hmget +hset +hdel +lrange +ttl +expireat +unlink +set; to hold also +get +setrange +hincrby"
+    " +hmget +hset +hdel +lrange +ttl +expireat +unlink; to hold also +get +set +setrange +hincrby"
     " +zadd +zcount +zrange +zrangebyscore +zrem; to wait in line also +hgetall +exists +zcard +zscore +sadd +srem"
     " +smembers +pexpire +publish +subscribe +unsubscribe and &headgate:turn:*",
     "NOAUTH": "it asks for a password: put it into the store's URL",
@@ -71,6 +76,10 @@ _CLASSES = {
 }  # fmt: skip
 """redis-py takes the code off some texts."""
 
+_MOST_CAUSES = 8
+
+_REASONS = {"MasterNotFoundError": "no Sentinel that answers knows a primary of that name"}
+
 _PHRASES = {
     "Authentication required": "NOAUTH",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
@@ -91,5 +100,21 @@ _PHRASES = {
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without an address twice or a password at all."""
-    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+    """What went wrong, without an address twice or a password at all.
+
+    redis-py tells it in a text, and keeps the error of the system as the cause; asyncio tells the number of that in a
+    text, where a name has several addresses.
+    """
+    cause: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not accepted: {cause.verify_message}"
+        if isinstance(cause, OSError):
+            if isinstance(cause, ssl.SSLError | socket.gaierror) and cause.strerror:
+                return cause.strerror
+            if cause.errno is not None:
+                return os.strerror(cause.errno)
+            if (told := re.search(r"\[Errno ([0-9]{1,3})\]", str(cause))) is not None:
+                return os.strerror(int(told[1]))
+        cause = None if cause is None else cause.__cause__ or cause.__context__
+    return _REASONS.get(type(error).__name__, type(error).__name__)

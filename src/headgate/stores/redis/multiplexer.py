@@ -16,9 +16,10 @@ from hiredis import pack_command
 from redis import exceptions
 
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.stores.redis.clients import close_socket, closed
 from headgate.stores.redis.errors import store_error
 from headgate.stores.redis.packed_calls import Asker, Packed, take_bytes_of
-from headgate.stores.redis.replies import AsyncReplyParser, has_more
+from headgate.stores.redis.replies import AsyncReplyParser, has_more, is_stale
 from headgate.stores.redis.waiting_calls import Command, Pending, Place, Several
 
 MOST_WAITING = 100_000
@@ -92,7 +93,8 @@ class Multiplexer:
             asker.take([refused] * count)
             return
         packed = Packed(commands, count, asker, self._loop.time() + self._timeout_s)
-        writer = None if self._pending or self._is_writing else getattr(self._connection, "_writer", None)
+        waits = self._pending or self._is_writing or (not self._sent and is_stale(self._connection))
+        writer = None if waits else getattr(self._connection, "_writer", None)
         if writer is None:
             self._pending.append(packed)
             self._begin()
@@ -132,14 +134,20 @@ class Multiplexer:
         writer = getattr(self._connection, "_writer", None)
         await self._lose(StoreUnavailable(f"{self._shown}: the store was closed"))
         if writer is not None:
-            await self._closed(writer)
+            await closed(writer, self._timeout_s)
         self._fail(self._pending, StoreUnavailable(f"{self._shown}: the store was closed"))
+
+    def leave(self) -> None:
+        """`close` where the event loop is closed."""
+        close_socket(self._connection)
 
     async def _write(self) -> None:
         while True:
             await self._wake_writer.wait()
             self._wake_writer.clear()
             while self._pending:
+                if not self._sent and is_stale(self._connection):
+                    await self.drop("it has closed the connection")  # no call waits on it
                 if self._connection is None:
                     try:
                         await self._open()
@@ -273,17 +281,6 @@ class Multiplexer:
         if connection is not None:
             with suppress(Exception):
                 await connection.disconnect(nowait=True)
-
-    async def _closed(self, writer: asyncio.StreamWriter) -> None:
-        """Wait until a connection is closed: over TLS the server has to agree, and the event loop may end then."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await writer.wait_closed()
-        except TimeoutError:
-            writer.transport.abort()
-            await asyncio.sleep(0)
-        except (OSError, EOFError):
-            pass  # the server was gone
 
     def _lost(self, error: Exception) -> StoreError:
         if isinstance(error, _REFUSALS) or not isinstance(error, _LOST):

@@ -149,6 +149,12 @@ def has_more(connection: Any) -> bool:
     return reader is not None and bool(reader.has_data())
 
 
+def is_stale(connection: Any) -> bool:
+    """Whether a server has closed an event loop's connection that owes no reply, or has sent something over it."""
+    stream = getattr(connection, "_reader", None)
+    return stream is not None and (stream.at_eof() or stream.exception() is not None or bool(stream._buffer))
+
+
 def read_time(reply: Any) -> int:
     """The moment in microseconds that TIME replied."""
     if isinstance(reply, list | tuple) and len(reply) == 2:

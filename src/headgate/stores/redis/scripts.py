@@ -168,6 +168,12 @@ def give_back() -> Script:
 
 
 @made_once
+def probe() -> Script:
+    """The script that does what decisions do, and leaves nothing."""
+    return script_of("probe")
+
+
+@made_once
 def forget() -> Script:
     """The script that forgets."""
     return script_of("forget")

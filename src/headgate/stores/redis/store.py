@@ -17,10 +17,11 @@ from headgate.decision import NamedLimit
 from headgate.errors import ConfigError
 from headgate.stores.batches import Done, Failing
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Store, StoreStats
+from headgate.stores.redis import scripts
 from headgate.stores.redis.async_link import AsyncLink
 from headgate.stores.redis.check_batches import decide_batch
 from headgate.stores.redis.clients import open_client
-from headgate.stores.redis.commands import Commands
+from headgate.stores.redis.commands import Commands, ScriptCall
 from headgate.stores.redis.errors import store_error
 from headgate.stores.redis.limits import AsyncRedisLimits, RedisLimits
 from headgate.stores.redis.replies import check_said
@@ -137,18 +138,17 @@ class RedisStore(Store):
             self.client.unlink(*names)
 
     def probe(self) -> None:
-        """Raise StoreError if the server would not charge: a replica, or one with no memory left."""
-        check_said(self.sync_link.ask(*self._probe), b"OK")
+        """Raise StoreError if the server would not charge: a replica, one with no memory left, or a missing right."""
+        check_said(self.sync_link.run(self._probe), b"OK")
 
     async def probe_async(self) -> None:
         """`probe` for an event loop."""
-        check_said(await self.async_link.ask(*self._probe), b"OK")
+        check_said(await self.async_link.run(self._probe), b"OK")
 
     @property
-    def _probe(self) -> tuple[bytes, tuple[Any, ...]]:
-        """The key and the command of a write that leaves nothing."""
-        name = f"{self.prefix}:{{probe}}:probe".encode()
-        return name, ("SET", name, b"", "PX", 1000)
+    def _probe(self) -> ScriptCall:
+        """The call of a script that leaves nothing."""
+        return ScriptCall(scripts.probe(), [f"{self.prefix}:{{probe}}:probe".encode()], [])
 
     def ping(self) -> None:
         """Raise StoreError if a server does not answer."""

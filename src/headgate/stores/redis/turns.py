@@ -63,7 +63,7 @@ class Turns:
             self._numbers += 1
             ticket.number = self._numbers
             self._tickets[ticket.number] = ticket
-            if self._listening:
+            if self._listening and not self._was_cut_off():
                 return
             self._listening = True
         if self._handed is None and self._client is None:  # a client that cannot listen
@@ -72,6 +72,10 @@ class Turns:
             self._task = asyncio.get_running_loop().create_task(self._listen_async(self._handed))
         else:
             threading.Thread(target=self._listen, name="headgate-turns", daemon=True).start()
+
+    def _was_cut_off(self) -> bool:
+        """Whether the task that listened has ended with its event loop."""
+        return self._task is not None and (self._task.done() or not self._task.get_loop().is_running())
 
     def remove(self, ticket: Ticket) -> None:
         """Call it no more."""

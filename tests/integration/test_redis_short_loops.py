@@ -1,0 +1,122 @@
+"""Event loops that end after one request, as `asyncio.run` makes them: nothing is left open, and an outage ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis.asyncio
+from redis_askers import wait_for
+from redis_servers import Server, single
+
+from headgate import AsyncLimiter
+from headgate.stores.guard.breaker import FAILURES, OPEN
+from headgate.stores.redis.store import RedisStore
+from until import until_async
+
+pytestmark = pytest.mark.integration
+LOOPS = 20
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with single() as server:
+        yield server
+
+
+def limiter_on(server: Server, limits: str = "1000000/hour bucket; 1000 concurrent") -> AsyncLimiter:
+    return AsyncLimiter(limits, store=f"redis://127.0.0.1:{server.port}/0?connect_timeout=100ms", name="loops")
+
+
+async def hit(limiter: AsyncLimiter) -> str:
+    async with await limiter.reserve("key", lease=60) as held:
+        return held.decision.degraded
+
+
+def _connections(server: Server) -> int:
+    return int(server.cli("INFO", "clients")["connected_clients"])
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_loops_that_end_without_closing_their_store_leave_no_connection(server: Server) -> None:
+    limiter = AsyncLimiter(
+        "1000000/hour", store=RedisStore(f"redis://127.0.0.1:{server.port}/0?timeout=10s"), name="loops"
+    )
+
+    async def ask() -> bool:
+        return bool(await limiter.hit("key"))
+
+    before = _connections(server)
+    gc.disable()  # what is closed is closed at once, not where the collector happens to come
+    try:
+        for _ in range(LOOPS):
+            assert asyncio.run(ask())
+        left = _connections(server) - before
+    finally:
+        gc.enable()
+        gc.collect()
+    assert left <= 1, "that of the last loop"
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_outage_ends_though_no_loop_lasts_until_a_probe(server: Server) -> None:
+    limiter = limiter_on(server)
+    guard: Any = limiter.store
+    assert asyncio.run(hit(limiter)) == ""
+    server.stop()
+    try:
+        for _ in range(2 * FAILURES):
+            assert asyncio.run(hit(limiter)) == "local"
+        assert guard.breaker.state == OPEN
+    finally:
+        server.go_on()
+    wait_for(lambda: asyncio.run(hit(limiter)) == "", 20)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_settlement_that_is_kept_is_sent_though_its_loop_has_ended(server: Server) -> None:
+    limiter = limiter_on(server, "3 concurrent")
+    guard: Any = limiter.store
+
+    async def reserve() -> str:
+        return (await limiter.reserve("job", lease=600)).id
+
+    async def free() -> int:
+        return (await limiter.peek("job", 0)).limits[0].remaining
+
+    held = asyncio.run(reserve())
+    server.stop()
+    try:
+
+        async def commit() -> str:
+            return (await limiter.commit(held)).degraded
+
+        assert asyncio.run(commit()) == "later"  # one failure: the breaker is closed, no call looks for the store
+        assert guard.stats().kept == 1
+    finally:
+        server.go_on()
+    wait_for(lambda: guard.stats().kept == 0, 20)
+    assert guard.stats().sent_later == 1 and asyncio.run(free()) == 3
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_whose_turn_it_is_is_heard_after_a_loop_that_ended_with_a_caller_in_line(server: Server) -> None:
+    store = RedisStore(redis.asyncio.Redis(port=server.port))
+
+    async def waits(*, until_it_listens: bool) -> None:
+        limiter = AsyncLimiter("1 concurrent", store=store, name="line")
+        async with await limiter.acquire("key", timeout=1, lease=60):
+            waiting = asyncio.create_task(limiter.acquire("key", timeout=60, lease=60))
+            await until_async(lambda: store.turns._tickets)
+            if until_it_listens:
+                await until_async(lambda: server.cli("PUBSUB", "CHANNELS", "headgate:turn:*"))
+            waiting.cancel()
+            if until_it_listens:
+                await asyncio.wait([waiting])
+
+    asyncio.run(waits(until_it_listens=False))
+    wait_for(lambda: not server.cli("PUBSUB", "CHANNELS", "headgate:turn:*"), 20)
+    asyncio.run(waits(until_it_listens=True))
