@@ -82,6 +82,7 @@ def check_policy(document: Document) -> PolicyModel:
         else:
             problems.extend(document.problem(path, message) for path, message in cost_problems(model))
         problems.extend(document.problem(path, message) for path, message in _connections(document.value))
+        problems.extend(_empty_fields(document, {problem.path for problem in problems}))
     if problems or model is None:
         raise PolicyError(document.source, problems)
     return model
@@ -119,6 +120,23 @@ def _message(path: Path, fault: Any) -> str:
         bound, words = _COMPARISONS[kind]
         return f"must be {words} {context[bound]}, not {shown(value)}"
     return f"{fault['msg'][:1].lower()}{fault['msg'][1:]}, not {shown(value)}"
+
+
+def _empty_fields(document: Document, told: Collection[Path]) -> Iterator[Problem]:
+    """A problem for each field that is there without a value, and that no other problem is told of.
+
+    `match:` with nothing after it would make a rule one for all requests.
+    """
+    waiting: list[tuple[Path, Any]] = [((), document.value)]
+    while waiting:
+        path, value = waiting.pop()
+        items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+        for name, content in items:
+            place = (*path, name)
+            if content is not None:
+                waiting.append((place, content))
+            elif place not in told and _model_at(path) is not None:
+                yield document.problem(place, "has no value: write one, or leave the field out")
 
 
 def _unknown_field(path: Path) -> str:
