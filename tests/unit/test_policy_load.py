@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +321,15 @@ def test_a_message_of_very_many_problems_is_short_and_the_problems_are_all_there
         "policy: rules[199]: must be a map, not 5",
         "policy: 800 more problems",
     ]
+
+
+def test_a_file_without_an_end_is_read_no_further_than_a_policy_may_go() -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); "
+    load = "from headgate.policy.load import load_policy; load_policy('/dev/zero')"
+    ended = subprocess.run([sys.executable, "-c", limit + load], capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1].endswith(
+        f"/dev/zero: a policy has at most {LARGEST_BYTES} bytes, and this has more"
+    )
 
 
 def test_a_directory_is_an_os_error_that_names_it(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from headgate.policy.cost_problems import cost_problems
 from headgate.policy.identity import ANONYMOUS, BUILT_IN, REPEATED_IDENTITY
 from headgate.policy.llm_schema import LlmModel
 from headgate.policy.llm_settings import CALL_IDENTITIES
+from headgate.policy.policy_file import read_policy_file
 from headgate.policy.problems import FieldFaults, Path, PolicyError, Problem, shown
 from headgate.policy.schema import (
     ClientIpModel,
@@ -50,8 +51,7 @@ _COMPARISONS = {
 
 def load_policy(path: str | FilePath) -> PolicyModel:
     """The policy of a file; raises PolicyError, or OSError where the file cannot be read."""
-    file = FilePath(path)
-    return parse_policy(file.read_bytes(), source=str(path))
+    return parse_policy(read_policy_file(FilePath(path)), source=str(path))
 
 
 def parse_policy(text: bytes | str, *, source: str = "policy") -> PolicyModel:
