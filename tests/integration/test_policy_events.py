@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from served import answers_http
+from test_several_workers import free_port
 
 from headgate.observe.events import Event, Events, PolicyApplied, PolicyChecked, PolicyRefused
 from headgate.policy.gate import AsyncGate
@@ -101,3 +106,21 @@ def test_a_policy_that_came_from_a_pipe_stays_in_force() -> None:
 
     asyncio.run(looks())
     os.close(reader)
+
+
+def test_a_service_whose_log_cannot_be_written_serves_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_bytes(TEXT)
+    port = free_port()
+    command = [sys.executable, "-m", "headgate", "serve", "policy.yaml", "--port", str(port)]
+    with Path("/dev/full").open("w") as full, subprocess.Popen(command, cwd=tmp_path, stderr=full) as service:
+        try:
+            deadline = time.monotonic() + 20
+            while not answers_http(port):
+                assert service.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            with pytest.raises(subprocess.TimeoutExpired):
+                service.wait(1)
+            assert answers_http(port)
+        finally:
+            service.terminate()
+    assert service.returncode == 0

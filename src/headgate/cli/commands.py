@@ -304,7 +304,8 @@ def serve(
     bounds = Bounds(connections=connections, idle_s=idle_s)
 
     def announce(address: str, more: str) -> None:
-        click.echo(f"headgate: {file} on {address}, {core.CORE} core{more}; ctrl-c ends it", err=True)
+        with suppress(OSError):  # a disk that is full has no room for the log: requests are answered all the same
+            click.echo(f"headgate: {file} on {address}, {core.CORE} core{more}; ctrl-c ends it", err=True)
 
     def announce_workers(address: str, zone: str, door: str) -> None:
         announce(address, f", {workers} workers{f', state in {zone}' if zone else ''}{door}")
