@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from served import answers_http
+from test_several_workers import free_port
 
 from headgate.observe.events import Event, Events, PolicyApplied, PolicyChecked, PolicyRefused
 from headgate.policy.gate import AsyncGate
@@ -52,3 +58,70 @@ def test_a_policy_that_changes_is_refused_or_applied_and_that_is_told(tmp_path: 
         assert in_force[0] is True and False in in_force
 
     asyncio.run(asyncio.wait_for(changes(), 10))
+
+
+def test_a_pipe_in_place_of_the_policy_is_refused_and_the_file_after_it_applied(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_bytes(TEXT)
+
+    async def changes() -> None:
+        recorder, events, gate = Recorder(), Events(), AsyncGate(policy_of(TEXT, file))
+        events.subscribe(recorder)
+        task = asyncio.create_task(
+            PolicyWatch(file, gate, events, lambda text: policy_of(text, file), judged=TEXT).run()
+        )
+        await asyncio.sleep(0)  # it has begun to watch a file
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "pipe").replace(file)
+        try:
+            await asyncio.wait_for(recorder.refused.wait(), 5)
+        except TimeoutError:
+            os.close(os.open(file, os.O_RDWR | os.O_NONBLOCK))  # frees a thread that waits for the pipe's other end
+            raise
+        (tmp_path / "next").write_bytes(TEXT.replace(b"5/", b"6/"))
+        (tmp_path / "next").replace(file)
+        await recorder.applied.wait()
+        task.cancel()
+        refused = next(event for event in recorder.events if isinstance(event, PolicyRefused))
+        assert "must be a regular file" in str(refused.error)
+
+    asyncio.run(asyncio.wait_for(changes(), 10))
+
+
+def test_a_policy_that_came_from_a_pipe_stays_in_force() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, TEXT)
+    os.close(writer)
+    file = Path(f"/dev/fd/{reader}")
+    text = file.read_bytes()
+
+    async def looks() -> None:
+        recorder, events, gate = Recorder(), Events(), AsyncGate(policy_of(text, file))
+        events.subscribe(recorder)
+        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), judged=text)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(watch.run(), 1)
+        assert [event.in_force for event in recorder.events if isinstance(event, PolicyChecked)] == [True]
+        assert not recorder.refused.is_set()
+
+    asyncio.run(looks())
+    os.close(reader)
+
+
+@pytest.mark.parametrize("serve", [("serve", "policy.yaml"), ("llm", "serve", "--example")])
+def test_a_service_whose_log_cannot_be_written_serves_all_the_same(tmp_path: Path, serve: tuple[str, ...]) -> None:
+    (tmp_path / "policy.yaml").write_bytes(TEXT)
+    port = free_port()
+    command = [sys.executable, "-m", "headgate", *serve, "--port", str(port)]
+    with Path("/dev/full").open("w") as full, subprocess.Popen(command, cwd=tmp_path, stderr=full) as service:
+        try:
+            deadline = time.monotonic() + 20
+            while not answers_http(port):
+                assert service.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            with pytest.raises(subprocess.TimeoutExpired):
+                service.wait(1)
+            assert answers_http(port)
+        finally:
+            service.terminate()
+    assert service.returncode == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,39 @@ def test_a_problem_of_a_rule_names_its_place(change: dict[str, Any], message: st
     assert problem_with({}, change).replace("['X Y']", ".X Y").startswith(message)
 
 
+EMPTY = [
+    ("on_store_error:", "p.yaml:2:1: on_store_error: has no value: write one, or leave the field out"),
+    ("tiers:", "p.yaml:2:1: tiers: has no value"),
+    ("llm: ~", "p.yaml:2:1: llm: has no value"),
+    ("llm: {webhook: }", "p.yaml:2:7: llm.webhook: has no value"),
+    ("client_ip: {trusted_hops: }", "p.yaml:2:13: client_ip.trusted_hops: has no value"),
+    ("identities: {u: {header: X-U, cookie: }}", "p.yaml:2:31: identities.u.cookie: has no value"),
+    ("tiers: {from: {header: X-T}, map: , default: a}", "p.yaml:2:30: tiers.map: has no value"),
+    ("rules: [{name: a, by: [], limits: 5/s, match: }]", "p.yaml:2:40: rules[0].match: has no value"),
+    ("rules: [{name: a, by: [], limits: 5/s, warn: }]", "p.yaml:2:40: rules[0].warn: has no value"),
+    ("rules: [{name: a, by: [], limits: 5/s, hold: }]", "p.yaml:2:40: rules[0].hold: has no value"),
+    ("rules: [{name: a, by: [], limits: 5/s, at_end: }]", "p.yaml:2:40: rules[0].at_end: has no value"),
+    ("rules: [{name: a, by: [], limits: 5/s, on_store_error: null}]", "p.yaml:2:40: rules[0].on_store_error: has no"),
+    ("rules: [{name: a, by: [], limits: 5/s, cost: }]", "p.yaml:2:40: rules[0].cost: must be a whole number, not"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), EMPTY)
+def test_a_field_with_nothing_after_it_is_a_problem_told_once(text: str, message: str) -> None:
+    rules = "" if text.startswith("rules") else "\nrules: [{name: all, by: [ip], limits: 5/minute}]"
+    (problem,) = problems_of(f"version: 1\n{text}{rules}")
+    assert problem.startswith(message)
+
+
+def test_a_limit_with_nothing_after_its_tier_is_told_in_the_words_of_the_file() -> None:
+    tiers = {"tiers": {"from": {"header": "X-Tier"}, "default": "free"}}
+    assert problem_with(tiers, {"limits": {"free": None}}).endswith('must be text such as "100/minute", not nothing')
+
+
+def test_the_schema_lets_no_field_be_null() -> None:
+    assert '"null"' not in json.dumps(policy_schema())
+
+
 BOMB = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "\n".join(
     f"{name}: &{name} [{','.join(['*' + before] * 10)}]" for before, name in zip("abcdefg", "bcdefgh", strict=True)
 )
@@ -286,6 +321,15 @@ def test_a_message_of_very_many_problems_is_short_and_the_problems_are_all_there
         "policy: rules[199]: must be a map, not 5",
         "policy: 800 more problems",
     ]
+
+
+def test_a_file_without_an_end_is_read_no_further_than_a_policy_may_go() -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); "
+    load = "from headgate.policy.load import load_policy; load_policy('/dev/zero')"
+    ended = subprocess.run([sys.executable, "-c", limit + load], capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1].endswith(
+        f"/dev/zero: a policy has at most {LARGEST_BYTES} bytes, and this has more"
+    )
 
 
 def test_a_directory_is_an_os_error_that_names_it(tmp_path: Path) -> None:

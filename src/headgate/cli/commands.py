@@ -290,6 +290,7 @@ def serve(
     A changed policy file is applied at once; SIGHUP reads it again, and the certificate. SIGTERM ends the service as
     soon as open requests are answered.
     """
+    from headgate.policy.policy_file import read_policy_file
     from headgate.service.http.bounds import Bounds
     from headgate.service.workers.several import serve_workers
     from headgate.service.workers.single import serve as run_service
@@ -299,11 +300,12 @@ def serve(
     tls = options.certificate_files(tls_certificate, tls_key, tls_client_ca)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
     file = _policy_file(policy)
-    text = file.read_bytes()
+    text = read_policy_file(file)
     bounds = Bounds(connections=connections, idle_s=idle_s)
 
     def announce(address: str, more: str) -> None:
-        click.echo(f"headgate: {file} on {address}, {core.CORE} core{more}; ctrl-c ends it", err=True)
+        with suppress(OSError):  # a disk that is full has no room for the log: requests are answered all the same
+            click.echo(f"headgate: {file} on {address}, {core.CORE} core{more}; ctrl-c ends it", err=True)
 
     def announce_workers(address: str, zone: str, door: str) -> None:
         announce(address, f", {workers} workers{f', state in {zone}' if zone else ''}{door}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -143,14 +143,16 @@ def serve(
     )  # fmt: skip
 
     def announce(address: str, more: str = "") -> None:
-        click.echo(f"headgate: {policy} on {address}/v1{more}; ctrl-c ends it", err=True)
-        if example:
-            click.echo(
-                "headgate: call it until the budget is spent:\n"
-                f"  curl -s {address}/v1/chat/completions -H 'Authorization: Bearer {EXAMPLE_KEY}' "
-                """-d '{"model": "echo", "max_tokens": 50, "messages": [{"role": "user", "content": "hi there"}]}'""",
-                err=True,
-            )
+        with suppress(OSError):  # as `headgate serve`: a full disk ends no proxy
+            click.echo(f"headgate: {policy} on {address}/v1{more}; ctrl-c ends it", err=True)
+            if example:
+                click.echo(
+                    "headgate: call it until the budget is spent:\n"
+                    f"  curl -s {address}/v1/chat/completions -H 'Authorization: Bearer {EXAMPLE_KEY}' "
+                    """-d '{"model": "echo", "max_tokens": 50, """
+                    """"messages": [{"role": "user", "content": "hi there"}]}'""",
+                    err=True,
+                )
 
     def announce_workers(address: str, zone: str) -> None:
         announce(address, f", {workers} workers{f', state in {zone}' if zone else ''}")

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from headgate.policy.load import check_policy
+from headgate.policy.policy_file import read_policy_file
 from headgate.policy.problems import PolicyError, Problem, path_text, place_text
 from headgate.policy.schema import PolicyModel
 from headgate.policy.warnings import warnings_of
@@ -46,7 +47,7 @@ def run_validate(files: Sequence[str], *, as_json: bool) -> bool:
 def _check(file: str) -> _Checked:
     checked = _Checked(STANDARD_INPUT if file == "-" else file)
     try:
-        text = _standard_input() if file == "-" else Path(file).read_bytes()
+        text = _standard_input() if file == "-" else read_policy_file(Path(file))
         document = read_document(text, checked.file)
         checked.policy = check_policy(document)
         checked.warnings = warnings_of(document, checked.policy)

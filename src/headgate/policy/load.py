@@ -18,6 +18,7 @@ from headgate.policy.cost_problems import cost_problems
 from headgate.policy.identity import ANONYMOUS, BUILT_IN, REPEATED_IDENTITY
 from headgate.policy.llm_schema import LlmModel
 from headgate.policy.llm_settings import CALL_IDENTITIES
+from headgate.policy.policy_file import read_policy_file
 from headgate.policy.problems import FieldFaults, Path, PolicyError, Problem, shown
 from headgate.policy.schema import (
     ClientIpModel,
@@ -50,8 +51,7 @@ _COMPARISONS = {
 
 def load_policy(path: str | FilePath) -> PolicyModel:
     """The policy of a file; raises PolicyError, or OSError where the file cannot be read."""
-    file = FilePath(path)
-    return parse_policy(file.read_bytes(), source=str(path))
+    return parse_policy(read_policy_file(FilePath(path)), source=str(path))
 
 
 def parse_policy(text: bytes | str, *, source: str = "policy") -> PolicyModel:
@@ -82,6 +82,7 @@ def check_policy(document: Document) -> PolicyModel:
         else:
             problems.extend(document.problem(path, message) for path, message in cost_problems(model))
         problems.extend(document.problem(path, message) for path, message in _connections(document.value))
+        problems.extend(_empty_fields(document, {problem.path for problem in problems}))
     if problems or model is None:
         raise PolicyError(document.source, problems)
     return model
@@ -119,6 +120,23 @@ def _message(path: Path, fault: Any) -> str:
         bound, words = _COMPARISONS[kind]
         return f"must be {words} {context[bound]}, not {shown(value)}"
     return f"{fault['msg'][:1].lower()}{fault['msg'][1:]}, not {shown(value)}"
+
+
+def _empty_fields(document: Document, told: Collection[Path]) -> Iterator[Problem]:
+    """A problem for each field that is there without a value, and that no other problem is told of.
+
+    `match:` with nothing after it would make a rule one for all requests.
+    """
+    waiting: list[tuple[Path, Any]] = [((), document.value)]
+    while waiting:
+        path, value = waiting.pop()
+        items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+        for name, content in items:
+            place = (*path, name)
+            if content is not None:
+                waiting.append((place, content))
+            elif place not in told and _model_at(path) is not None:
+                yield document.problem(place, "has no value: write one, or leave the field out")
 
 
 def _unknown_field(path: Path) -> str:

@@ -33,7 +33,7 @@ from headgate.policy.model_parts import (
     model_validator,
 )
 from headgate.policy.path_templates import template_segments
-from headgate.policy.problems import FieldFaults
+from headgate.policy.problems import FieldFaults, shown
 from headgate.policy.wait_field import WAIT_SCHEMA, read_wait
 from headgate.stores.url import check_store_url
 
@@ -84,7 +84,7 @@ def _limits(value: object) -> LimitsByTier:
 
 def _parse(text: object) -> tuple[Limit, ...]:
     if not isinstance(text, str):
-        raise ConfigError(f'must be text such as "100/minute", not {text!r}')
+        raise ConfigError(f'must be text such as "100/minute", not {shown(text)}')
     return parse_limits(text)
 
 
@@ -278,4 +278,17 @@ IdentityModel.model_rebuild()
 def policy_schema() -> dict[str, Any]:
     """The JSON Schema of a policy file (draft 2020-12)."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Headgate policy"}
-    return head | PolicyModel.model_json_schema() | head
+    fields: dict[str, Any] = _without_null(PolicyModel.model_json_schema())
+    return head | fields | head
+
+
+def _without_null(schema: Any) -> Any:
+    """A schema in which a field is left out or has a value, as `check_policy` has it."""
+    if isinstance(schema, list):
+        return [_without_null(item) for item in schema if item != {"type": "null"}]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: _without_null(value) for name, value in schema.items() if (name, value) != ("default", None)}
+    if len(kept.get("anyOf", ())) == 1:
+        kept |= kept.pop("anyOf")[0]
+    return kept

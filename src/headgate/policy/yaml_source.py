@@ -64,7 +64,7 @@ def read_document(text: bytes | str, source: str, *, kind: str = "policy", begin
     Messages call it `kind`, and tell of an empty one what it begins with.
     """
     if len(text) > LARGEST_BYTES:
-        raise PolicyError(source, [Problem((), f"a {kind} has at most {LARGEST_BYTES} bytes, not {len(text)}")])
+        raise PolicyError(source, [Problem((), f"a {kind} has at most {LARGEST_BYTES} bytes, and this has more")])
     if isinstance(text, bytes):
         text = _decode(text, source, kind)
     if lone := re.search("[\ud800-\udfff]", text):

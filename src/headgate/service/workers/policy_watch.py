@@ -17,6 +17,7 @@ from headgate.errors import ConfigError, HeadgateError
 from headgate.observe.events import Events, PolicyApplied, PolicyChecked, PolicyRefused
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
+from headgate.policy.policy_file import is_read_once, read_again
 from headgate.policy.problems import PolicyError
 
 log = logging.getLogger("headgate")
@@ -94,6 +95,9 @@ class PolicyWatch:
         seen: FileIdentity | None = None
         read_at = loop.time()
         self._publish_state()
+        if is_read_once(self._file):
+            log.info("%s is no regular file: the policy that came from it stays until a restart", self._file)
+            await asyncio.Event().wait()
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             now_seen = file_identity(self._file)
@@ -122,10 +126,10 @@ class PolicyWatch:
 
     async def _read(self) -> bytes:
         """The file's text; one that changes is read until it stays the same, so that no half of it is applied."""
-        text = await asyncio.to_thread(self._file.read_bytes)
+        text = await asyncio.to_thread(read_again, self._file)
         while text != self._judged:
             await asyncio.sleep(_STEADY_AFTER_S)
-            again = await asyncio.to_thread(self._file.read_bytes)
+            again = await asyncio.to_thread(read_again, self._file)
             if again == text:
                 break
             text = again

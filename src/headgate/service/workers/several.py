@@ -17,6 +17,7 @@ from headgate.observe.locked_folder import METRICS, LockedFolder
 from headgate.observe.prometheus import Sharing, make_files
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
+from headgate.policy.policy_file import is_read_once, read_again
 from headgate.policy.problems import PolicyError
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.service.app import Service
@@ -162,7 +163,7 @@ class _WorkerTask:
         """The file's text, what is wrong with it, and a gate for it or else for the last text that was good."""
         text: bytes | None = None
         try:
-            text = self._file.read_bytes()
+            text = (self._good.text() or self._first) if is_read_once(self._file) else read_again(self._file)
             gate = AsyncGate(self._parse(text), store=self._store)
         except (HeadgateError, OSError) as error:
             good = policy_of(self._good.text() or self._first, self._file)

@@ -1,0 +1,43 @@
+"""Reads the file of a policy: no more of it than a policy may have, and again only what is a regular file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from headgate.policy.yaml_source import LARGEST_BYTES
+
+
+def read_policy_file(file: Path) -> bytes:
+    """The text of a file, a pipe or a device; of one that is too long for a policy its beginning, and a byte too many.
+
+    Raises OSError.
+    """
+    with file.open("rb") as source:
+        return source.read(LARGEST_BYTES + 1)
+
+
+def read_again(file: Path) -> bytes:
+    """`read_policy_file` of a regular file. Raises OSError for any other, as a pipe would be waited for without end."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, "it must be a regular file, not a pipe, a socket or a device", str(file))
+        with os.fdopen(descriptor, "rb", closefd=False) as source:
+            return source.read(LARGEST_BYTES + 1)
+    finally:
+        os.close(descriptor)
+
+
+def is_read_once(file: Path) -> bool:
+    """Whether a file is there and gives its text once only: a pipe, a socket or a device."""
+    try:
+        kind = file.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(kind) and not stat.S_ISDIR(kind)
