@@ -8,7 +8,8 @@ Run as a program, it prints one JSON object a scenario: `python killing.py [DEAT
 number of DEATHS about so many processes are killed in each scenario, and as many of those that
 mend, at points that are evenly spread; with 0 one at every instruction from the first change to the
 last, whether it changes anything or not, which takes hours. `python killing.py stopped` stops
-processes, and asks on; `python killing.py limits` kills one that takes back limits.
+processes, and asks on; `python killing.py limits` kills one that takes back limits; `python
+killing.py steps` counts changes by steps of both kinds.
 """
 
 from __future__ import annotations
@@ -590,6 +591,12 @@ def main() -> None:
         return
     if sys.argv[1:] == ["limits"]:
         print(json.dumps(die_at_every_change(full_list_of_limits())))
+        return
+    if sys.argv[1:] == ["steps"]:
+        stay_on_one_core()
+        killer = Killer(next(scenarios()))
+        by_writes, killer.every_instruction = len(killer.changes()), True
+        print(json.dumps({"by_writes": by_writes, "by_instructions": len(killer.changes())}))
         return
     deaths, name = (*sys.argv[1:], "", "")[:2]
     for scenario in scenarios():

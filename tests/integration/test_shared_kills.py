@@ -53,3 +53,8 @@ def test_a_process_killed_at_any_instruction_of_holding_leaves_the_hold_made_and
 def test_a_process_killed_while_it_takes_back_limits_leaves_a_zone_that_is_whole() -> None:
     [result] = told("killing.py", "limits", within_s=600)
     assert result["deaths"] > 200 and result["before"] and result["after"], result
+
+
+def test_a_process_that_runs_from_write_to_write_is_seen_at_every_change() -> None:
+    [result] = told("killing.py", "steps")
+    assert result["by_writes"] == result["by_instructions"] > 10
