@@ -7,6 +7,9 @@ OTHER_PYTHONS := 3.12 3.13
 PYTHONS := 3.11 $(OTHER_PYTHONS)
 EXTRA := dev
 
+# Tests start hundreds of processes, each of which would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install serve serve-llm wheels test test-native-ready test-native test-python-ready test-pythons-ready test-python test-pythons check format fuzz mutants profile bench docs clean
 
 help: ## Show the commands.

@@ -15,15 +15,23 @@ from subjects import CORES, HOLDING, KINDS, deciding
 pytest_plugins = ["redis_fixtures", "fronts"]
 
 LONGEST = (
-    "test_shared_kills",
-    "test_shared_processes",
-    "test_docs",
-    "test_redis_cold",
     "test_redis_topologies",
-    "test_cli",
-    "test_cli_redis",
-    "test_redis_holds",
+    "test_redis_replies",
+    "test_docs",
     "test_workers",
+    "test_redis_cold",
+    "test_connections",
+    "test_gateways",
+    "test_shared_processes",
+    "test_redis_outages",
+    "test_cli",
+    "test_front_door_redis",
+    "test_redis_holds",
+    "test_shared_kills",
+    "test_redis_lines",
+    "test_cli_redis",
+    "test_front_door",
+    "test_front_door_tls",
 )
 """Files of integration tests that take longest, the longest first."""
 

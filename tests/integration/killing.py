@@ -1,14 +1,15 @@
 """Kill a process at one instruction after another of a decision, and look at what it leaves in the zone.
 
-The process is stepped by ptrace. After every instruction that changes the zone's memory, and before
+The process is stepped by ptrace (`traced`). After every instruction that changes the zone's memory, and before
 every one that will, a fresh process is killed with SIGKILL; then a survivor must get every lock,
 find the zone whole, and find the decision charged in full or not at all.
 
-Run as a program, it prints one JSON object a scenario: `python killing.py [STEPS] [NAME]`. With a
-number of STEPS only so many instructions are stepped in each scenario, at points that are evenly
-spread; with 0 at every instruction from the first change to the last, whether it changes anything
-or not. `python killing.py stopped` stops processes, and asks on; `python killing.py limits` kills one that takes back
-limits.
+Run as a program, it prints one JSON object a scenario: `python killing.py [DEATHS] [NAME]`. With a
+number of DEATHS about so many processes are killed in each scenario, and as many of those that
+mend, at points that are evenly spread; with 0 one at every instruction from the first change to the
+last, whether it changes anything or not, which takes hours. `python killing.py stopped` stops
+processes, and asks on; `python killing.py limits` kills one that takes back limits; `python
+killing.py steps` counts changes by steps of both kinds.
 """
 
 from __future__ import annotations
@@ -28,18 +29,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from traced import Traced, libc, trace
+
 from headgate import Gate, Request, SharedStore, parse_limits
 from headgate.decision import Decision, name_limits
 from headgate.errors import StoreTimeout
 from headgate.operation import Operation, Receipt
 from headgate.stores.protocol import BoundLimits
 
-libc = ctypes.CDLL(None, use_errno=True)
-libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-libc.ptrace.restype = ctypes.c_long
 libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 libc.memmove.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-TRACEME, SINGLESTEP, DETACH = 0, 9, 17
 
 NOW_US = 1_800_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -100,6 +99,7 @@ class World:
         with path.open("r+b") as file:
             self.memory = mmap.mmap(file.fileno(), size)
         path.unlink()
+        self.path = path
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size = size
         self.clock = Clock()
@@ -238,9 +238,9 @@ def die_at_every_change(scenario: Scenario) -> dict[str, object]:
     """
     stay_on_one_core()
     killer = Killer(scenario)
-    images, pid = [], killer.start()
+    images, process = [], killer.start()
     killer.look()
-    while killer.step(pid):
+    while process.step():
         if killer.changed():
             images.append(killer.last.raw)
     found = []
@@ -248,7 +248,7 @@ def die_at_every_change(scenario: Scenario) -> dict[str, object]:
         libc.memmove(killer.world.address, image, scenario.size)
         for lock in (512, 4096 + (32 << 10)):
             holder = int.from_bytes(killer.world.memory[lock : lock + 4], sys.byteorder)
-            if holder & 0x3FFF_FFFF == pid:
+            if holder & 0x3FFF_FFFF == process.pid:
                 killer.world.memory[lock : lock + 4] = (0x4000_0000).to_bytes(4, sys.byteorder)
         found.append(killer.judge(backwards=False))
         if number % 10 == 0:  # and whoever binds limits next goes on where this one ended
@@ -299,17 +299,19 @@ def given_back(
 
 
 class Point(NamedTuple):
-    """Where a process is killed: after so many changes of the zone's memory, and so many instructions after that.
+    """Where a process is killed: after so many changes of the zone's memory, and so many steps after that.
 
-    From the start the instructions are not counted: the interpreter takes some more or fewer every time.
+    From the start the steps are not counted: the interpreter takes some more or fewer instructions every time.
     """
 
     changes: int
-    instructions: int = 0
+    steps: int = 0
 
 
 class Killer:
     """Runs one scenario's operation again and again, each time a bit further."""
+
+    every_instruction = False
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -338,34 +340,20 @@ class Killer:
         others = [self.world.state(f"other-{index}", self.after_us) for index in range(self.scenario.bystanders)]
         return keys, others
 
-    def start(self) -> int:
+    def start(self) -> Traced:
         """A process that stands before the operation."""
-        pid = os.fork()
-        if pid == 0:
-            libc.ptrace(TRACEME, 0, None, None)
+
+        def operate() -> None:
             self.world.clock.stops = True
             self.scenario.operate(self.world)
-            os._exit(0)
-        _, status = os.waitpid(pid, 0)
-        assert os.WIFSTOPPED(status)
-        return pid
 
-    def step(self, pid: int) -> bool:
-        """One instruction on; False where the process has ended by itself."""
-        if libc.ptrace(SINGLESTEP, pid, None, None) != 0:
-            raise OSError(ctypes.get_errno(), "ptrace")
-        _, status = os.waitpid(pid, 0)
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
-            return False
-        assert os.WIFSTOPPED(status), status
-        return True
+        return trace(operate, self.world.path, every_instruction=self.every_instruction)
 
     def changes(self) -> list[int]:
-        """The numbers of the instructions that change the zone's memory."""
-        pid, steps, found = self.start(), 0, []
+        """The numbers of the steps that change the zone's memory."""
+        process, steps, found = self.start(), 0, []
         self.look()
-        while self.step(pid):
+        while process.step():
             steps += 1
             if self.changed():
                 found.append(steps)
@@ -393,17 +381,16 @@ class Killer:
 
     def leave_at(self, point: Point) -> None:
         """Kill a process at a point."""
-        pid, changes = self.start(), 0
+        process, changes = self.start(), 0
         self.look()
         while changes < point.changes:
-            assert self.step(pid), f"the operation ended after {changes} changes"
+            assert process.step(), f"the operation ended after {changes} changes"
             changes += self.changed()
-        for _ in range(point.instructions):
-            assert self.step(pid)
+        for _ in range(point.steps):
+            assert process.step()
             if self.changed():  # it comes a bit sooner than it came before
                 break
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        process.kill()
 
     def judge(self, *, backwards: bool) -> str:
         """What a survivor finds: "before" or "after"; anything else is raised."""
@@ -430,14 +417,13 @@ class Killer:
             assert self.world.state(key, self.after_us) != was
 
 
-def run(killer: Killer, most_steps: int | None) -> dict[str, object]:
-    """Kill at all points of a scenario, or at as many as that takes so many steps."""
+def run(killer: Killer, most_deaths: int | None) -> dict[str, object]:
+    """Kill at all points of a scenario, or at so many; at every instruction with 0."""
     stay_on_one_core()
     scenario = killer.scenario
+    killer.every_instruction = most_deaths == 0
     changes = killer.changes()
-    points = list(points_of(changes, all_of_them=most_steps == 0))
-    if most_steps:
-        points = spread(points, most_steps // changes[-1])
+    points = spread(list(points_of(changes, all_of_them=killer.every_instruction)), most_deaths)
     found = [killer.kill_at(point, backwards=index % 2 == 1) for index, point in enumerate(points)]
     assert found == sorted(found, reverse=True), "charged, and then not charged again"
     assert set(found) == {"before", "after"}
@@ -448,7 +434,7 @@ def run(killer: Killer, most_steps: int | None) -> dict[str, object]:
     if len(scenario.keys) > 1:
         firsts |= {counts, (counts + len(changes)) // 2}  # and after, when the other shards are still to be told
     points = [Point(numbers[index]) for index in sorted(firsts) if 0 <= index < len(changes)]
-    second = second_deaths(killer, points, most_steps)
+    second = second_deaths(killer, points, most_deaths)
     return {
         "scenario": scenario.name,
         "changes": len(changes),
@@ -471,13 +457,15 @@ def points_of(changes: list[int], *, all_of_them: bool) -> Iterator[Point]:
     yield Point(len(changes))
 
 
-def spread(points: list[Point], count: int) -> list[Point]:
-    """So many of the points, but four at least, evenly spread, the last among them."""
-    count = max(4, min(len(points), count))
-    return sorted({points[(len(points) - 1) * number // (count - 1)] for number in range(count)}) if points else []
+def spread(points: list[Point], count: int | None) -> list[Point]:
+    """So many of the points, but four at least, evenly spread, the first and the last among them; or all of them."""
+    count = max(4, count) if count else len(points)
+    if len(points) <= count:
+        return points
+    return sorted({points[(len(points) - 1) * number // (count - 1)] for number in range(count)})
 
 
-def second_deaths(killer: Killer, firsts: list[Point], most_steps: int | None) -> int:
+def second_deaths(killer: Killer, firsts: list[Point], most_deaths: int | None) -> int:
     """Kill a process at some points, and another at every change that it makes while it mends what that one left.
 
     It comes by each key of the decision, and by one of the lowest shard with others.
@@ -486,26 +474,23 @@ def second_deaths(killer: Killer, firsts: list[Point], most_steps: int | None) -
     ways: list[tuple[str, ...]] = [(key,) for key in keys]
     if len(keys) > 1:
         ways.append(("z", *keys[1:]))
-    share = most_steps // 3 // (len(firsts) * len(ways)) if most_steps else most_steps
+    share = max(1, most_deaths // (len(firsts) * len(ways))) if most_deaths else most_deaths
     return sum(mender_deaths(killer, first, way, share) for first in firsts for way in ways)
 
 
-def mender_deaths(killer: Killer, first: Point, way: tuple[str, ...], most_steps: int | None) -> int:
+def mender_deaths(killer: Killer, first: Point, way: tuple[str, ...], most_deaths: int | None) -> int:
     killer.leave_at(first)
     original = ctypes.create_string_buffer(killer.keep.raw, killer.scenario.size)
     killer.save()  # half done, and its owner dead
     look = killer.scenario._replace(operate=lambda world: world.hit(*way, cost=0, now_us=killer.after_us, commit=False))
     mender = type(killer).__new__(type(killer))
     mender.__dict__.update(killer.__dict__, scenario=look)
-    pid, steps, changes = mender.start(), 0, 0
+    process, changes = mender.start(), 0
     mender.look()
-    while mender.step(pid):
-        steps += 1
+    while process.step():
         changes += mender.changed()
     mender.restore()
-    points = [Point(number) for number in range(1, changes + 1)]
-    if most_steps:
-        points = spread(points, most_steps // steps)
+    points = spread([Point(number) for number in range(1, changes + 1)], most_deaths)
     for index, point in enumerate(points):
         mender.kill_at(point, backwards=index % 2 == 1)
     killer.mended = mender.mended
@@ -528,12 +513,12 @@ def stop_in_a_shard() -> Stopped:
     )  # fmt: skip
     killer = Killer(scenario)
     changes = killer.changes()
-    pid = killer.start()
+    process = killer.start()
     for _ in range(changes[len(changes) // 2]):
-        assert killer.step(pid)
-    assert libc.ptrace(DETACH, pid, None, signal.SIGSTOP) == 0
-    os.waitpid(pid, os.WUNTRACED)
-    return Stopped(killer, pid)
+        assert process.step()
+    process.let_go(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    return Stopped(killer, process.pid)
 
 
 def timed(ask: Callable[[], object]) -> tuple[str, float]:
@@ -607,10 +592,16 @@ def main() -> None:
     if sys.argv[1:] == ["limits"]:
         print(json.dumps(die_at_every_change(full_list_of_limits())))
         return
-    steps, name = (*sys.argv[1:], "", "")[:2]
+    if sys.argv[1:] == ["steps"]:
+        stay_on_one_core()
+        killer = Killer(next(scenarios()))
+        by_writes, killer.every_instruction = len(killer.changes()), True
+        print(json.dumps({"by_writes": by_writes, "by_instructions": len(killer.changes())}))
+        return
+    deaths, name = (*sys.argv[1:], "", "")[:2]
     for scenario in scenarios():
         if name in {"", scenario.name}:
-            print(json.dumps(run(Killer(scenario), int(steps) if steps else None)), flush=True)
+            print(json.dumps(run(Killer(scenario), int(deaths) if deaths else None)), flush=True)
 
 
 if __name__ == "__main__":

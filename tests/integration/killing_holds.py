@@ -2,7 +2,7 @@
 
 As `killing`, and beyond it: a survivor asks again for what the dead process asked for, settles it twice, and looks at
 its places right before and at the end of its lease. Run as a program, it prints one JSON object a scenario:
-`python killing_holds.py [STEPS] [NAME]`.
+`python killing_holds.py [DEATHS] [NAME]`.
 """
 
 from __future__ import annotations
@@ -214,10 +214,10 @@ def of_several_shards(wide: int) -> Iterator[Scenario]:
 
 
 def main() -> None:
-    steps, name = (*sys.argv[1:], "", "")[:2]
+    deaths, name = (*sys.argv[1:], "", "")[:2]
     for scenario in scenarios():
         if name in {"", scenario.name}:
-            print(json.dumps(run(HoldKiller(scenario), int(steps) if steps else None)), flush=True)
+            print(json.dumps(run(HoldKiller(scenario), int(deaths) if deaths else None)), flush=True)
 
 
 if __name__ == "__main__":

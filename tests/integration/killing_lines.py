@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from killing import Killer, libc, stay_on_one_core
+from killing import stay_on_one_core
+from traced import Traced, libc, trace
 
 from headgate import SharedStore
 
 SIZE = 128 << 10
 LOCKS = SIZE - (8 << 10)
 DEAD = 0x4000_0000
-TRACEME = 0
 BIG, SMALL, NEW = (bytes((number,)) * 16 + b"\3\1" for number in (1, 2, 3))  # of one bucket
 
 
@@ -48,6 +48,7 @@ class Lines:
         with path.open("r+b") as file:
             self.memory = mmap.mmap(file.fileno(), SIZE)
         path.unlink()
+        self.path = path
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.native: Any = self.store._zone.lines
         pid = self.let_other_process_join()
@@ -134,9 +135,8 @@ def die_at_every_change(operate: Callable[[Lines], object]) -> dict[str, object]
     after = judged()
     last = ctypes.create_string_buffer(keep, SIZE)
     images = []
-    pid = start(lines, operate)
-    step = Killer.__new__(Killer).step
-    while step(pid):
+    process = start(lines, operate)
+    while process.step():
         if libc.memcmp(last, lines.address, SIZE) != 0:
             libc.memmove(last, lines.address, SIZE)
             images.append(last.raw)
@@ -145,7 +145,7 @@ def die_at_every_change(operate: Callable[[Lines], object]) -> dict[str, object]
         libc.memmove(lines.address, image, SIZE)
         for lock in range(LOCKS, LOCKS + 64 * (1 + lines.native.most_processes), 64):
             holder = int.from_bytes(lines.memory[lock : lock + 4], sys.byteorder)
-            if holder & 0x3FFF_FFFF == pid:
+            if holder & 0x3FFF_FFFF == process.pid:
                 lines.memory[lock : lock + 4] = DEAD.to_bytes(4, sys.byteorder)
         found.append(judged())
         assert found[-1] in (before, after), f"{found[-1]} is neither {before} nor {after}"
@@ -158,17 +158,14 @@ def die_at_every_change(operate: Callable[[Lines], object]) -> dict[str, object]
     }
 
 
-def start(lines: Lines, operate: Callable[[Lines], object]) -> int:
+def start(lines: Lines, operate: Callable[[Lines], object]) -> Traced:
     """A process that stands before the operation."""
-    pid = os.fork()
-    if pid == 0:
-        libc.ptrace(TRACEME, 0, None, None)
+
+    def stop_and_operate() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         operate(lines)
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSTOPPED(status)
-    return pid
+
+    return trace(stop_and_operate, lines.path)
 
 
 OPERATIONS: dict[str, Callable[[Lines], object]] = {

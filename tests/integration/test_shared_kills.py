@@ -9,6 +9,7 @@ import pytest
 from killing import scenarios
 from killing_holds import scenarios as scenarios_of_holds
 from programs import LONG, told
+from traced import KNOWS_REGISTERS
 
 from subjects import KINDS
 
@@ -17,11 +18,14 @@ pytestmark = [
     pytest.mark.skipif("shared" not in KINDS, reason="the shared store needs the native core"),
 ]
 
+DEATHS = "" if LONG else "30" if KNOWS_REGISTERS else "4"
+"""How many processes are killed in a scenario: all, at each of its changes, or so many."""
+
 
 def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not() -> None:
-    steps, names = "" if LONG else "6000", [scenario.name for scenario in scenarios()]
+    names = [scenario.name for scenario in scenarios()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        told_of_each = list(pool.map(lambda name: told("killing.py", steps, name, within_s=7200), names))
+        told_of_each = list(pool.map(lambda name: told("killing.py", DEATHS, name, within_s=7200), names))
     results = [result for [result] in told_of_each]
     assert len(results) >= 20
     for result in results:
@@ -34,10 +38,10 @@ def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not(
 def test_a_process_killed_at_any_instruction_of_holding_leaves_the_hold_made_and_settled_or_not() -> None:
     names = [scenario.name for scenario in scenarios_of_holds()]
     assert len(names) >= 28
-    steps, chosen = ("", names) if LONG else ("5000", [name for name in names if "shards" not in name][::4])
+    chosen = names if LONG else [name for name in names if "shards" not in name][::3]
     chosen = list(dict.fromkeys([*chosen, "a full store forgets"]))  # survivors go on in a zone that is full
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        told_of_each = list(pool.map(lambda name: told("killing_holds.py", steps, name, within_s=7200), chosen))
+        told_of_each = list(pool.map(lambda name: told("killing_holds.py", DEATHS, name, within_s=7200), chosen))
     results = [result for [result] in told_of_each]
     for result in results:
         assert result["before"] and result["after"], result
@@ -49,3 +53,8 @@ def test_a_process_killed_at_any_instruction_of_holding_leaves_the_hold_made_and
 def test_a_process_killed_while_it_takes_back_limits_leaves_a_zone_that_is_whole() -> None:
     [result] = told("killing.py", "limits", within_s=600)
     assert result["deaths"] > 200 and result["before"] and result["after"], result
+
+
+def test_a_process_that_runs_from_write_to_write_is_seen_at_every_change() -> None:
+    [result] = told("killing.py", "steps")
+    assert result["by_writes"] == result["by_instructions"] > 10
