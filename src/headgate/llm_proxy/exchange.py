@@ -138,7 +138,7 @@ class Exchange:
         ready, wait_us = pool.ready(serving, model, call)
         if not ready:
             await call.cancel()
-            message = "The provider has refused calls of this model, and is left alone for as long as it said."
+            message = "The provider has refused calls of this model, and is paused for as long as it asked."
             return await self._problem(Problem.PROVIDER_BUSY, message, "busy", wait_us=wait_us)
         refused: Answer | None = None
         for state in ready:

@@ -44,7 +44,7 @@ async def pass_on(
     if not serving:
         answered = problem_answer(dialect.family, Problem.UNKNOWN_PATH, f"No provider here serves {dialect.path}.")
     elif not ready:
-        message = "The provider has refused calls, and is left alone for as long as it said."
+        message = "The provider has refused calls, and is paused for as long as it asked."
         answered = problem_answer(dialect.family, Problem.PROVIDER_BUSY, message, wait_us=wait_us)
     elif refused is not None:
         answered = refused

@@ -1,4 +1,4 @@
-"""The providers that can take a call now, in order: one that refused is left alone for as long as it said."""
+"""The providers that can take a call now, in order: one that refused is paused for as long as it asked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSALS = frozenset((429, 500, 502, 503, 504, 529))
 
 _BUSY = (429, 503, 529)
 _UNTOLD_US = 1_000_000
-"""How long one is left alone that refused and did not say for how long."""
+"""How long a provider is paused that refused and did not say for how long."""
 
 
 class Taken(NamedTuple):
@@ -146,7 +146,7 @@ class ProviderPool:
         known.note(status, headers, now_us, taken)
         if known.left_alone_until_us > max(was_us, now_us):
             seconds = (known.left_alone_until_us - now_us) / 1e6
-            log.info("the provider %s is left alone for %.1f s, for its limits", state.settings.name, seconds)
+            log.info("the provider %s is paused for %.1f s, for its limits", state.settings.name, seconds)
 
     def note_unreachable(self, state: ProviderState) -> None:
         """Note that a provider cannot be reached: for a moment it comes last."""
