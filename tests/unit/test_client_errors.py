@@ -178,5 +178,5 @@ def test_a_client_around_another_passes_its_errors_on() -> None:
 def test_a_session_is_not_copied_without_what_its_adapter_counts(copied: Any) -> None:
     with requests.Session() as session:
         session.mount("https://", of_requests.RateLimitAdapter("1/hour"))
-        with pytest.raises(TypeError, match="RateLimitAdapter cannot be pickled or copied, .* in each process"):
+        with pytest.raises(TypeError, match=r"RateLimitAdapter cannot be pickled or copied, .* in each process"):
             copied(session)

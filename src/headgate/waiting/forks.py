@@ -1,4 +1,4 @@
-"""A child process has none of the callers that wait in its parent: it forgets them, so that none of its own stands behind.
+"""A child process has none of the callers that wait in its parent: it forgets them, and none of its own stands behind.
 
 Without that a line of the parent, copied by fork(2), would never move in the child.
 """
