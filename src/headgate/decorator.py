@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -12,7 +12,7 @@ from headgate.clock import Clock
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision
 from headgate.errors import ConfigError, RateLimited
-from headgate.held_calls import HeldCalls
+from headgate.held_calls import HeldCalls, RelayedValues
 from headgate.holding import Hold, lease_of
 from headgate.keys import Key, encode_key
 from headgate.operation import Operation
@@ -134,16 +134,17 @@ class CallLimit:
 
     def _around_async_generator(self, function: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
         @functools.wraps(function)
-        async def limited(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        async def limited(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
             decision = await run_async(self._steps(args, kwargs), self.bound, self.clock)
-            values = function(*args, **kwargs) if decision.allowed else self._refused(decision, args, kwargs)
-            try:
-                async for value in values:
-                    yield value
-            finally:  # a caller that stops early stops the function too
-                close = getattr(values, "aclose", None)
-                if close is not None:
-                    await close()
+            given = function(*args, **kwargs) if decision.allowed else self._refused(decision, args, kwargs)
+            async with RelayedValues(given) as values:
+                while await values.advance():
+                    try:
+                        values.sent = yield values.value
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
+                        values.thrown = error
 
         return limited
 

@@ -90,14 +90,22 @@ class _Thread:
         with self._changed:
             is_next = self._beats.add(reservation)
             if not self._running:
-                self._running = True
-                threading.Thread(target=self._run, name="headgate-leases", daemon=True).start()
+                self._running = self._begins()
             elif is_next:
                 self._changed.notify()
 
     def stop(self, reservation: Any) -> None:
         with self._changed:
             self._beats.remove(reservation)
+
+    def _begins(self) -> bool:
+        """Whether the thread began. Where the system has no room for one, the next start tries again, for all."""
+        try:
+            threading.Thread(target=self._run, name="headgate-leases", daemon=True).start()
+        except RuntimeError as error:
+            log.warning("leases are not extended until a thread can be started: %s", error)
+            return False
+        return True
 
     def _run(self) -> None:
         while True:

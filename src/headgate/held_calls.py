@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from headgate import heartbeat
@@ -95,20 +96,34 @@ class HeldCalls:
 
     def around_async_generator(self, function: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
         @functools.wraps(function)
-        async def limited(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            reservation = await self._reserve_async(args, kwargs)
-            if not reservation:
-                async for value in _closing(self._refused(reservation.decision, args, kwargs)):
-                    yield value
-                return
-            heartbeat.start_async(reservation)
-            try:
-                async for value in _closing(function(*args, **kwargs)):
-                    yield value
-            finally:
-                await end_async(reservation)
+        async def limited(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            async with self._values(function, args, kwargs) as values:
+                while await values.advance():
+                    try:
+                        values.sent = yield values.value
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
+                        values.thrown = error
 
         return limited
+
+    @asynccontextmanager
+    async def _values(
+        self, function: Callable[..., AsyncIterator[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> AsyncIterator[RelayedValues]:
+        """The values of a call, which holds its places until they are at an end."""
+        reservation = await self._reserve_async(args, kwargs)
+        if not reservation:
+            async with RelayedValues(self._refused(reservation.decision, args, kwargs)) as values:
+                yield values
+            return
+        heartbeat.start_async(reservation)
+        try:
+            async with RelayedValues(function(*args, **kwargs)) as values:
+                yield values
+        finally:
+            await end_async(reservation)
 
     def _reserve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reservation:
         key, costs = self._key_and_costs(args, kwargs)
@@ -130,12 +145,42 @@ class HeldCalls:
         return Operation((key,) * len(costs), costs), Hold(None, self._lease_us)
 
 
-async def _closing(values: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The values; a caller that stops early stops their function too."""
-    try:
-        async for value in values:
-            yield value
-    finally:
-        close = getattr(values, "aclose", None)
+class RelayedValues:
+    """The values of an async generator, which another one yields: what `yield from` does where nothing is awaited.
+
+    What the caller sends, or throws, goes to the generator within: so `asynccontextmanager` around a limited function
+    has it see the error of its block. A caller that stops early stops it, too.
+    """
+
+    def __init__(self, values: AsyncIterator[Any]) -> None:
+        self._values: Any = values
+        self.value: Any = None
+        self.sent: Any = None
+        self.thrown: BaseException | None = None
+
+    async def advance(self) -> bool:
+        """Whether there is one more `value`, after what was `sent` or `thrown`."""
+        sent, thrown = self.sent, self.thrown
+        self.sent = self.thrown = None
+        try:
+            self.value = await self._step(sent, thrown)
+        except StopAsyncIteration:
+            return False
+        return True
+
+    def _step(self, sent: Any, thrown: BaseException | None) -> Any:
+        if thrown is not None:
+            if not hasattr(self._values, "athrow"):  # an iterator of another kind, which hears of nothing
+                raise thrown
+            return self._values.athrow(thrown)
+        return self._values.__anext__() if sent is None else self._values.asend(sent)
+
+    async def __aenter__(self) -> RelayedValues:
+        if not hasattr(self._values, "__anext__"):
+            self._values = aiter(self._values)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        close = getattr(self._values, "aclose", None)
         if close is not None:
             await close()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
+
+import pytest
 
 from headgate import AsyncLimiter, Limiter, MemoryStore
 from headgate import core as cores
@@ -47,3 +51,35 @@ def test_one_task_extends_all_leases_of_an_event_loop() -> None:
         assert limiter.bound.peek("key", 0).remaining == 50
 
     asyncio.run(main())
+
+
+_WITHOUT_ROOM = """
+import resource, threading, time
+from headgate import Limiter
+
+limiter = Limiter("2 concurrent")
+most = resource.getrlimit(resource.RLIMIT_AS)
+with open("/proc/self/statm") as sizes:
+    pages = int(sizes.read().split()[0])
+threading.stack_size(256 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), most[1]))
+with limiter.reserve("key", lease=0.3):
+    assert limiter.peek("key", 0).remaining == 1
+assert limiter.peek("key", 0).remaining == 2
+
+with limiter.reserve("key", lease=0.6):
+    threading.stack_size(0)
+    resource.setrlimit(resource.RLIMIT_AS, most)
+    with limiter.reserve("other", lease=0.3):
+        time.sleep(1)
+        assert (limiter.peek("key", 0).remaining, limiter.peek("other", 0).remaining) == (1, 1)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is bounded and read as on Linux")
+def test_a_process_that_may_start_no_thread_holds_places_and_extends_leases_once_it_may() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_ROOM], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "leases are not extended until a thread can be started: can't start new thread" in done.stderr

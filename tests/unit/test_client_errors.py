@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import pickle
 from typing import Any
 
@@ -171,3 +172,11 @@ def test_a_client_around_another_passes_its_errors_on() -> None:
     with httpx.Client(transport=outer) as client, pytest.raises(RateLimited) as caught:
         client.get(URL)
     assert isinstance(caught.value, httpx.TransportError)
+
+
+@pytest.mark.parametrize("copied", [lambda session: pickle.loads(pickle.dumps(session)), copy.deepcopy])
+def test_a_session_is_not_copied_without_what_its_adapter_counts(copied: Any) -> None:
+    with requests.Session() as session:
+        session.mount("https://", of_requests.RateLimitAdapter("1/hour"))
+        with pytest.raises(TypeError, match=r"RateLimitAdapter cannot be pickled or copied, .* in each process"):
+            copied(session)

@@ -83,6 +83,12 @@ class RateLimitAdapter(HTTPAdapter):
         response: requests.Response = run(self._sender.steps(call), wire, self._sender.limiter)
         return response
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a RateLimitAdapter cannot be pickled or copied, as its limits would count anew: mount one on the "
+            "session in each process"
+        )
+
     def close(self) -> None:
         """Close the connections, and the limiter if it was made here."""
         super().close()

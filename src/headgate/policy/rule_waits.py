@@ -22,6 +22,7 @@ from headgate.policy.rule_lines import rates_of, refused, rule_of, waiting_lines
 from headgate.stores.protocol import Store
 from headgate.waiting.arrivals import Arrival, LineName, arrival_lines
 from headgate.waiting.departure import Departure
+from headgate.waiting.forks import forgotten_in_children
 from headgate.waiting.steps import Answer, Holding, Read, Request, Reserve, Stand, WaitSteps, decision_in, is_held
 
 log = logging.getLogger("headgate")
@@ -90,6 +91,11 @@ class RuleWaits:
         self._told_full = False
         self._bound: tuple[int, str] | None = None
         self.listeners: list[Callable[[int], object]] = []
+        forgotten_in_children(self)
+
+    def forget(self) -> None:
+        """See `headgate.waiting.forks`."""
+        self._arrivals.clear()
 
     def bound(self, most: int, why: str) -> None:
         """Let no more than so many wait, whatever a policy says."""

@@ -20,6 +20,7 @@ from headgate.clock import Clock
 from headgate.decision import NamedLimit
 from headgate.stores.lines import Ticket
 from headgate.stores.protocol import Store
+from headgate.waiting.forks import forgotten_in_children
 from headgate.waiting.plan import Plan
 
 LineName = tuple[str, ...]
@@ -65,6 +66,15 @@ class ArrivalLines:
         self._lock = threading.Lock()
         self._lines: dict[LineName, _Line] = {}
         self._numbers = count(1)
+        forgotten_in_children(self)
+
+    def forget(self) -> None:
+        """See `headgate.waiting.forks`."""
+        self._lock = threading.Lock()
+        for line in self._lines.values():
+            for arrival in line.arrivals:
+                arrival.at = ()
+        self._lines.clear()
 
     def __bool__(self) -> bool:
         return bool(self._lines)

@@ -13,6 +13,7 @@ from headgate.errors import ArgumentError
 from headgate.holding import Settlement, read_id
 from headgate.keys import Key
 from headgate.stores.protocol import Store
+from headgate.waiting.forks import forgotten_in_children
 
 _ANY_NAME = b"-"
 
@@ -26,6 +27,12 @@ class FreedPlaces:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.by_place: dict[int, list[Callable[[], object]]] = {}
+        forgotten_in_children(self)
+
+    def forget(self) -> None:
+        """See `headgate.waiting.forks`."""
+        self._lock = threading.Lock()
+        self.by_place.clear()
 
     def __bool__(self) -> bool:
         return bool(self.by_place)

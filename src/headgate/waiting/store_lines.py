@@ -11,7 +11,6 @@ import logging
 import threading
 from bisect import insort
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from headgate.algorithms.table import State
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision
 from headgate.stores.lines import Joined, LinePlace, StoreLine, Ticket
+from headgate.waiting.forks import forgotten_in_children
 from headgate.waiting.plan import Plan
 from headgate.waiting.steps import (
     Answer,
@@ -34,24 +34,13 @@ from headgate.waiting.steps import (
     decision_in,
     is_held,
 )
+from headgate.waiting.tickets import KnownLine
 from headgate.waiting.verdicts import FULL, Verdicts
 
 log = logging.getLogger("headgate")
 
 _AHEAD_US = 1_000
 """A caller that passes so much sooner than planned has found more than the plan knew of."""
-
-
-@dataclass(slots=True)
-class _Known:
-    """What this process knows of the line of a key: its own tickets, by their order, and a plan of all."""
-
-    tickets: list[tuple[int, Ticket]] = field(default_factory=list)
-    plan: Plan | None = None
-    order: int = 0
-    generation: bytes = b""
-    ahead_us: int = 0
-    entered: int = 0
 
 
 class StoreLines:
@@ -62,9 +51,19 @@ class StoreLines:
         self._clock = clock
         self._most = most
         self._lock = threading.Lock()
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, KnownLine] = {}
         self.waiting = 0
         self._told_full = False
+        forgotten_in_children(self)
+
+    def forget(self) -> None:
+        """See `headgate.waiting.forks`."""
+        self._lock = threading.Lock()
+        for known in self._known.values():
+            for _, ticket in known.tickets:
+                ticket.abandon = None
+        self._known.clear()
+        self.waiting = 0
 
     def turn(self, line: StoreLine, asked: Request, timeout_us: int) -> Generator[Any, Any, Answer]:
         """Wait for a turn, at most `timeout_us`. Raises StoreError where the store does not answer."""
@@ -131,7 +130,7 @@ class StoreLines:
 
     def _foresee(
         self,
-        known: _Known,
+        known: KnownLine,
         ticket: Ticket,
         joined: Joined,
         states: Sequence[State | None] | None,
@@ -254,7 +253,7 @@ class StoreLines:
 
     def _enter(self, line: StoreLine, asked: Request, ticket: Ticket) -> None:
         with self._lock:
-            known = self._known.setdefault(asked.name, _Known())
+            known = self._known.setdefault(asked.name, KnownLine())
             known.entered += 1
             self.waiting += 1
             ticket.abandon = partial(self._exit, line, asked, ticket)

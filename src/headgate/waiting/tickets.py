@@ -12,6 +12,7 @@ from headgate.clock import Clock
 from headgate.decision import NamedLimit
 from headgate.stores.lines import Ticket
 from headgate.stores.protocol import Store
+from headgate.waiting.forks import forgotten_in_children
 from headgate.waiting.plan import Plan
 
 
@@ -30,6 +31,18 @@ class Line:
             tickets[0].call()
 
 
+@dataclass(slots=True)
+class KnownLine:
+    """What this process knows of a line that the store keeps: its own tickets, by their order, and a plan of all."""
+
+    tickets: list[tuple[int, Ticket]] = field(default_factory=list)
+    plan: Plan | None = None
+    order: int = 0
+    generation: bytes = b""
+    ahead_us: int = 0
+    entered: int = 0
+
+
 class Lines:
     """The lines for the same limits of one store, whichever limiters they are of."""
 
@@ -38,6 +51,16 @@ class Lines:
         self.by_key: dict[str, Line] = {}
         self.waiting = 0
         self.told_full = False
+        forgotten_in_children(self)
+
+    def forget(self) -> None:
+        """See `headgate.waiting.forks`."""
+        self.lock = threading.Lock()
+        for line in self.by_key.values():
+            for ticket in line.tickets:
+                ticket.abandon = None
+        self.by_key.clear()
+        self.waiting = 0
 
 
 def shared_lines(store: Store, limits: tuple[NamedLimit, ...], clock: Clock) -> Lines:
