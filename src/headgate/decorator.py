@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
@@ -12,7 +13,7 @@ from headgate.clock import Clock
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision
 from headgate.errors import ConfigError, RateLimited
-from headgate.held_calls import HeldCalls, RelayedValues
+from headgate.held_calls import HeldCalls, RelayedValues, relaying
 from headgate.holding import Hold, lease_of
 from headgate.keys import Key, encode_key
 from headgate.operation import Operation
@@ -133,20 +134,17 @@ class CallLimit:
         return limited
 
     def _around_async_generator(self, function: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        async def limited(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            decision = await run_async(self._steps(args, kwargs), self.bound, self.clock)
-            given = function(*args, **kwargs) if decision.allowed else self._refused(decision, args, kwargs)
-            async with RelayedValues(given) as values:
-                while await values.advance():
-                    try:
-                        values.sent = yield values.value
-                    except GeneratorExit:
-                        raise
-                    except BaseException as error:
-                        values.thrown = error
+        return relaying(function, self._values)
 
-        return limited
+    @asynccontextmanager
+    async def _values(
+        self, function: Callable[..., AsyncIterator[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> AsyncIterator[RelayedValues]:
+        """The values of a call, or of what a refused one gives."""
+        decision = await run_async(self._steps(args, kwargs), self.bound, self.clock)
+        given = function(*args, **kwargs) if decision.allowed else self._refused(decision, args, kwargs)
+        async with RelayedValues(given) as values:
+            yield values
 
     def _steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WaitSteps:
         key, costs = self._key_and_costs(args, kwargs)

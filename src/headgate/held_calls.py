@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from headgate import heartbeat
@@ -95,18 +95,7 @@ class HeldCalls:
         return limited
 
     def around_async_generator(self, function: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        async def limited(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            async with self._values(function, args, kwargs) as values:
-                while await values.advance():
-                    try:
-                        values.sent = yield values.value
-                    except GeneratorExit:
-                        raise
-                    except BaseException as error:
-                        values.thrown = error
-
-        return limited
+        return relaying(function, self._values)
 
     @asynccontextmanager
     async def _values(
@@ -143,6 +132,29 @@ class HeldCalls:
 
     def _asked(self, key: Key, costs: tuple[int, ...]) -> tuple[Operation, Hold]:
         return Operation((key,) * len(costs), costs), Hold(None, self._lease_us)
+
+
+Opened = Callable[
+    [Callable[..., AsyncIterator[Any]], tuple[Any, ...], dict[str, Any]], "AbstractAsyncContextManager[RelayedValues]"
+]
+"""Decides about a call of an async generator, by its function and its arguments, and gives its values."""
+
+
+def relaying(function: Callable[..., AsyncIterator[Any]], opened: Opened) -> Callable[..., Any]:
+    """An async generator function like this one, whose calls are opened first."""
+
+    @functools.wraps(function)
+    async def limited(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        async with opened(function, args, kwargs) as values:
+            while await values.advance():
+                try:
+                    values.sent = yield values.value
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    values.thrown = error
+
+    return limited
 
 
 class RelayedValues:
