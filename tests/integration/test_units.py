@@ -73,7 +73,7 @@ def test_a_check_charges_what_it_names_and_the_rules_own_cost_of_the_rest(servic
 def test_a_bad_cost_is_400_and_nothing_is_charged(service: RunningService) -> None:
     for cost, reason in (
         ({"token": 1}, "no limit counts 'token': they count requests, tokens, usd, bytes"),
-        ({"usd": 0.5}, "a cost in usd is a whole number, or of money text"),
+        ({"usd": 0.5}, "a cost in usd must be a whole number, or of money text"),
         ({"tokens": -1}, "a cost in tokens is at least 0, not -1"),
     ):
         status, problem = check(service, "bob", cost)

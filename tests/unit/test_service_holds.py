@@ -156,11 +156,11 @@ def test_what_no_rule_is_for_is_held_and_settled() -> None:
         ("/v1/commit", {"actual": 1}, '"id" is missing'),
         ("/v1/commit", {"id": None}, "id must be text"),
         ("/v1/commit", {"id": "my-own"}, "no id of a hold"),
-        ("/v1/commit", {"id": "HELD", "actual": 1.5}, "actual: a cost is a whole number"),
+        ("/v1/commit", {"id": "HELD", "actual": 1.5}, "actual: a cost must be a whole number"),
         ("/v1/commit", {"id": "HELD", "actual": -1}, "actual: a cost is at least 0"),
         ("/v1/commit", {"id": "HELD", "actual": {"tokens": 2**53}}, "actual: a cost in tokens is at most"),
         ("/v1/cancel", {"id": "HELD", "actual": 0}, "no such field 'actual'"),
-        ("/v1/extend", {"id": "HELD", "more": True}, "more: a cost is a whole number"),
+        ("/v1/extend", {"id": "HELD", "more": True}, "more: a cost must be a whole number"),
         ("/v1/extend", {"id": "HELD", "lease": 32 * 86400}, "a lease is from 1 us to 31 days"),
     ],
 )

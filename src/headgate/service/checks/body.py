@@ -205,6 +205,8 @@ def _read_cost(place: str, value: dict[str, Any]) -> int | Mapping[str, int | st
 def read_cost(cost: Any) -> int | Mapping[str, int | str]:
     """A cost as a gate takes it, which knows the units; raises ArgumentError."""
     if type(cost) is not dict:
+        if type(cost) is not int:
+            refuse_value("a cost", "a whole number, or a map from units to amounts", cost)
         return check_cost(cost)
     if len(cost) > _MOST_UNITS:
         raise ArgumentError(f"a cost names at most {_MOST_UNITS} units, not {len(cost)}")
@@ -213,10 +215,9 @@ def read_cost(cost: Any) -> int | Mapping[str, int | str]:
             continue
         if isinstance(amount, str):
             raise ArgumentError(f"a cost in {unit[:64]} is text of at most {_LONGEST_AMOUNT} characters")
-        if isinstance(amount, float):
-            raise ArgumentError(f'a cost in {unit[:64]} is a whole number, or of money text such as "0.0123"')
-        if type(amount) is not int or not 0 <= amount <= LARGEST:
-            check_cost(amount, f"a cost in {unit[:64]}")
+        if type(amount) is not int:
+            refuse_value(f"a cost in {unit[:64]}", 'a whole number, or of money text such as "0.0123"', amount)
+        check_cost(amount, f"a cost in {unit[:64]}")
     return cost
 
 

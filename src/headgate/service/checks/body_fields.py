@@ -10,6 +10,7 @@ from headgate.policy.descriptor import MOST_ENTRIES
 
 LONGEST_TEXT = 8192
 _MOST_HEADERS = 256
+_FLOAT = "a number with a fraction or an exponent"
 
 
 class BadBody(ArgumentError):
@@ -119,7 +120,7 @@ def no_such_field(place: str, name: str, known: Iterable[str]) -> BadBody:
 
 def refuse_value(place: str, wanted: str, value: object) -> NoReturn:
     """Raise BadBody for a value at a place, with its kind and what would be right."""
-    kind = {dict: "a map", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    kind = {dict: "a map", str: "text", bool: "true or false", type(None): "null", float: _FLOAT}
     seen = kind.get(type(value), "a number")
     if isinstance(value, list):
         seen = f"a list of {len(value)}"
