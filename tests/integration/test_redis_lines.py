@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable
+from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -359,6 +360,22 @@ def test_clients_of_the_callers_own_hear_who_is_called(server: Server, decodes: 
     asyncio.run(main())
     until(lambda: not listening(store))
     client.close()
+
+
+def test_a_client_of_one_connection_waits_without_hearing_who_is_called(server: Server) -> None:
+    client = redis.Redis(port=server.port, max_connections=1)
+    with closing(client):
+        limiter = Limiter("20/second bucket", store=RedisStore(client, prefix=prefix()))
+        assert all(limiter.acquire("key", timeout=LONG_S) for _ in range(23))
+
+    async def main() -> None:
+        async with redis.asyncio.Redis(port=server.port, max_connections=1) as mine:
+            store = RedisStore(mine, prefix=prefix())
+            limiter = AsyncLimiter("20/second bucket", store=store)
+            assert all([await limiter.acquire("key", timeout=LONG_S) for _ in range(23)])
+            await store.aclose()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("colour", ["threads", "tasks"])

@@ -141,7 +141,10 @@ BAD: list[tuple[bytes, str]] = [
     (body({"request": {}, "cost": 10**30}), "request: a cost is at most"),
     (body({"request": {}, "cost": {"tokens": -1}}), "request: a cost in tokens is at least 0, not -1"),
     (body({"request": {}, "cost": {"tokens": None}}), "request: a cost in tokens must be a whole number"),
-    (body({"request": {}, "cost": {"usd": 0.5}}), 'a cost in usd must be a whole number, or of money text such as "0.0123"'),
+    (
+        body({"request": {}, "cost": {"usd": 0.5}}),
+        'a cost in usd must be a whole number, or of money text such as "0.0123"',
+    ),
     (body({"request": {}, "cost": {str(n): 1 for n in range(17)}}), "request: a cost names at most 16 units, not 17"),
     (
         body({"requests": [{"request": {}, "cost": {"a": []}}]}),

@@ -88,6 +88,14 @@ def open_async_connection(place: Place, address: Address) -> Any:
     return kind(host=address.host, port=address.port, **_async_options(place), **options)
 
 
+def can_listen(client: Any) -> bool:
+    """Whether a client of the caller's own can hear messages beside what it is asked: on a second connection."""
+    if isinstance(client, redis.asyncio.RedisCluster):
+        return False
+    pool = getattr(client, "connection_pool", None)
+    return pool is None or pool.max_connections > 1
+
+
 async def closed(writer: asyncio.StreamWriter, within_s: float) -> None:
     """Wait until a connection is closed: over TLS the server has to agree, and the event loop may end then."""
     try:

@@ -20,7 +20,7 @@ from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Store, Store
 from headgate.stores.redis import scripts
 from headgate.stores.redis.async_link import AsyncLink
 from headgate.stores.redis.check_batches import decide_batch
-from headgate.stores.redis.clients import open_client
+from headgate.stores.redis.clients import can_listen, open_client
 from headgate.stores.redis.commands import Commands, ScriptCall
 from headgate.stores.redis.errors import store_error
 from headgate.stores.redis.limits import AsyncRedisLimits, RedisLimits
@@ -65,7 +65,7 @@ class RedisStore(Store):
             self._async_link = AsyncLink(place, None, self.shown, self._scripts)
             self.turns = Turns(None, lambda: open_client(place))
             return
-        self.turns = Turns(None if isinstance(server, redis.asyncio.RedisCluster) else server)
+        self.turns = Turns(server if can_listen(server) else None)
         self.shown = f"a {type(server).__module__.partition('.')[0]} client"
         self.is_cluster = isinstance(server, redis.RedisCluster | redis.asyncio.RedisCluster)
         if isinstance(server, redis.asyncio.Redis | redis.asyncio.RedisCluster):
