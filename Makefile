@@ -10,7 +10,7 @@ EXTRA := dev
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install serve serve-llm wheels test test-native-ready test-native test-python-ready test-pythons-ready test-python test-pythons check format fuzz mutants profile bench docs clean
+.PHONY: help install serve serve-llm wheels test test-native-ready test-native test-python-ready test-pythons-ready test-python test-pythons check check-python check-native format fuzz mutants profile bench docs clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,14 +72,19 @@ test-pythons: test-pythons-ready
 	@scripts/test-with $(OTHER_PYTHONS)
 
 check: install ## Check format, lint and types, of Python and Rust.
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check-python check-native
+
+check-python: install
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/pyright --warnings
+
+check-native: install
 	@if command -v cargo >/dev/null; then \
 	    cargo fmt --check --manifest-path rust/Cargo.toml --all && \
 	    cargo fmt --check --manifest-path rust/fuzz/Cargo.toml && \
-	    cargo clippy --quiet --release --manifest-path rust/Cargo.toml --all-targets -- -D warnings && \
+	    env -u MAKEFLAGS -u MFLAGS cargo clippy --quiet --release --manifest-path rust/Cargo.toml --all-targets -- -D warnings && \
 	    $(BIN)/stubtest headgate._native && scripts/third-party --check; fi
 
 format: install ## Bring the code into its form.
