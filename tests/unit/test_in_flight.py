@@ -9,7 +9,7 @@ import asyncio
 import gc
 import logging
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -176,13 +176,13 @@ APPLICATIONS = [
 class Ask:
     """A request on its way: its messages so far, and how it goes on."""
 
-    def __init__(self, app: Asgi, path: str, method: str = "GET") -> None:
+    def __init__(self, app: Asgi, path: str, method: str = "GET", headers: Sequence[Any] = ()) -> None:
         self.messages: list[Any] = []
         self.gone = asyncio.Event()
         self._begun = False
         scope: dict[str, Any] = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
-            "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": [],
+            "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": list(headers),
             "client": ("203.0.113.9", 5000), "server": ("shop.example", 80), "state": {},
         }  # fmt: skip
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
@@ -639,6 +639,34 @@ def test_a_stream_of_django_that_fails_on_an_event_loop_frees_its_request(kind: 
         warnings.simplefilter("ignore", ResourceWarning)
         run(test)
         gc.collect()
+
+
+@pytest.mark.parametrize("kind", ["site", "views"])
+def test_a_request_of_django_on_an_event_loop_is_freed_with_another_response(kind: str) -> None:
+    async def test(house: House) -> None:
+        async def whole(request: Any) -> Any:
+            return HttpResponse("whole", headers={"ETag": '"1"'})
+
+        async def stream(request: Any) -> Any:
+            return StreamingHttpResponse(house.parts(), headers={"ETag": '"1"'})
+
+        views: dict[str, Any] = {"whole": whole, "stream": stream}
+        if kind == "views":
+            limited = django.rate_limit("1 concurrent", scope="all")
+            views = {name: limited(view) for name, view in views.items()}
+        urls: Any = type("Urls", (), {"urlpatterns": [route(name, view) for name, view in views.items()]})()
+        site: dict[str, Any] = {"HEADGATE": {}, "ROOT_URLCONF": urls}
+        site["MIDDLEWARE"] = ["django.middleware.http.ConditionalGetMiddleware"]
+        if kind == "site":
+            site["MIDDLEWARE"].append("headgate.integrations.django.RateLimitMiddleware")
+            site["HEADGATE"] = {"limits": "1 concurrent"}
+        with override_settings(**site):
+            app = ASGIHandler()
+            for name in ("/whole", "/stream"):
+                for _ in range(3):
+                    assert await Ask(app, name, headers=[(b"if-none-match", b'"1"')]).status() == 304
+
+    run(test)
 
 
 async def _kept(ask: Ask) -> tuple[list[Any], BaseException | None]:

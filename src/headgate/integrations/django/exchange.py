@@ -6,7 +6,7 @@ A request may be judged in a thread and answered on an event loop, and the other
 from __future__ import annotations
 
 import copyreg
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, cast
 
 import django.core.exceptions as failures  # type: ignore[import-untyped]
@@ -131,12 +131,16 @@ class DjangoExchange(ResponseExchange):
         """Whether a response ends later: a stream when it is closed, a template when it is rendered."""
         if response.streaming:
             kind = _CountedAsync if response.is_async else _Counted
-            response.streaming_content = kind(response.streaming_content, self, response)
+            parts = kind(response.streaming_content, self, response)
+            response.streaming_content = parts
+            if self.holds:
+                _close_with(request, parts.finish)
             return True
         if self.holds and hasattr(response, "_resource_closers"):
             # The server closes a response once it is sent, or cannot be.
             response._resource_closers = _Closers(response._resource_closers)
             response._resource_closers.append(lambda: self.end(_whole(request, response)))
+            _close_with(request, lambda: self.end(_whole(request, response)))
             return True
         if not getattr(response, "is_rendered", True):
             response.add_post_render_callback(lambda rendered: self.end(_whole(request, rendered)))
@@ -185,6 +189,23 @@ def _reduced(headers: ResponseHeaders) -> Any:
 
 # Headers of a class of our own would be made for every response, for the sake of the few that are kept.
 copyreg.pickle(ResponseHeaders, _reduced)
+
+
+def _close_with(request: Any, end: Callable[[], None]) -> None:
+    """Have `end` called when Django closes a request, which it does with whatever response is sent.
+
+    Middlewares further out may answer with another response, as to If-None-Match, and nothing closes the first.
+    """
+    close = request.close
+
+    def close_and_end() -> None:
+        vars(request).pop("close", None)  # nothing is to keep a request that has ended
+        try:
+            close()
+        finally:
+            end()
+
+    request.close = close_and_end
 
 
 class _Closers(list[Any]):
@@ -245,8 +266,9 @@ class _CountedAsync(_Counted):
 
 
 def _whole(request: Any, response: Any) -> Response:
-    """A response whose body is known; of one to HEAD the server sends none."""
-    return _seen(response, 0 if request.method == "HEAD" else len(response.content))
+    """A response whose body is known; of one to HEAD, and of a template that was never rendered, none is sent."""
+    is_sent = request.method != "HEAD" and getattr(response, "is_rendered", True)
+    return _seen(response, len(response.content) if is_sent else 0)
 
 
 def _seen(response: Any, body_bytes: int) -> Response:
