@@ -641,6 +641,25 @@ def test_a_stream_of_django_that_fails_on_an_event_loop_frees_its_request(kind: 
         gc.collect()
 
 
+def test_a_request_of_django_on_an_event_loop_is_freed_where_the_server_is_given_the_exception() -> None:
+    async def test(house: House) -> None:
+        async def fail(request: Any) -> Any:
+            raise KeyError
+
+        urls: Any = type("Urls", (), {"urlpatterns": [route("fail", fail)]})()
+        site: dict[str, Any] = {"HEADGATE": {"limits": "1 concurrent"}, "ROOT_URLCONF": urls}
+        site |= {"MIDDLEWARE": ["headgate.integrations.django.RateLimitMiddleware"], "DEBUG_PROPAGATE_EXCEPTIONS": True}
+        with override_settings(**site):
+            app = ASGIHandler()
+            failed = [await _kept(Ask(app, "/fail")) for _ in range(3)]
+            assert [type(error) for _, error in failed] == [KeyError] * 3
+
+    with warnings.catch_warnings():  # Django does not close the files of such a request
+        warnings.simplefilter("ignore", ResourceWarning)
+        run(test)
+        gc.collect()
+
+
 @pytest.mark.parametrize("kind", ["site", "views"])
 def test_a_request_of_django_on_an_event_loop_is_freed_with_another_response(kind: str) -> None:
     async def test(house: House) -> None:

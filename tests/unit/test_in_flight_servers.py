@@ -199,6 +199,14 @@ def test_a_request_that_fails_is_freed(app: Wsgi) -> None:
         assert Asked(app).end() == 200, path
 
 
+def test_a_request_of_django_is_freed_where_the_server_is_given_the_exception() -> None:
+    told = {"MIDDLEWARE": [MIDDLEWARE], "HEADGATE": {"limits": LIMITS}, "DEBUG_PROPAGATE_EXCEPTIONS": True}
+    for app in _django(Urls(), **told):
+        with pytest.raises(KeyError):
+            Asked(app, "/fail")
+        assert Asked(app).end() == 200
+
+
 CONDITIONAL = "django.middleware.http.ConditionalGetMiddleware"
 
 
