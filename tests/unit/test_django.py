@@ -580,6 +580,21 @@ def test_each_route_of_a_site_may_count_by_itself(kind: str) -> None:
         assert site.statuses("/x", "/y", "/z") == [404, 404, 429]
 
 
+@pytest.mark.parametrize(
+    ("scope", "statuses"),
+    [
+        ("headgate.integrations.django.each_route", [200, 200, 429]),
+        ("headgate.integrations.django", [200, 429, 429]),
+        ("v1.exports", [200, 429, 429]),
+        ("exports", [200, 429, 429]),
+    ],
+)
+def test_a_scope_is_a_text_or_the_path_of_a_function(scope: str, statuses: list[int]) -> None:
+    patterns = [path("a", read), path("b", read)]
+    with limited("wsgi", patterns, limits="1/minute", scope=scope) as site:
+        assert site.statuses("/a", "/b", "/a") == statuses
+
+
 def test_what_is_exempt_or_overrides_is_left_out_of_the_sites_limits(kind: str) -> None:
     @method_decorator(exempt, name="dispatch")
     class Health(View):

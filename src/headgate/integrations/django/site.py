@@ -173,12 +173,23 @@ def _needed_by(name: str, value: Any) -> dict[str, Any]:
 
 def _function(name: str, value: Any) -> Any:
     """A function where its dotted path is told."""
+    if name == "scope" and isinstance(value, str):
+        return _function_named(value) or value
     if name not in _BY_PATH or not isinstance(value, str):
         return value
     try:
         return resolve_name(value)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"settings.HEADGATE[{name!r}]: {value!r:.80} is no function: {error}") from error
+
+
+def _function_named(text: str) -> Any:
+    """The function that a text is the dotted path of; None where it is another text."""
+    try:
+        named = resolve_name(text) if "." in text else None
+    except (ImportError, AttributeError, ValueError):
+        return None
+    return named if callable(named) and not isinstance(named, type) else None
 
 
 def _with_groups(told: Mapping[str, Any]) -> dict[str, Any]:
