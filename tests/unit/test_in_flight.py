@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -32,6 +33,7 @@ from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpResponse, StreamingHttpResponse
 from django.test import override_settings
 from django.urls import path as route
+from django.utils.functional import SimpleLazyObject
 
 from headgate import AsyncGate, AsyncLimiter, ConfigError, Limiter, MemoryStore, StoreUnavailable
 from headgate.http import asgi
@@ -612,6 +614,58 @@ def test_django_on_an_event_loop_holds_requests_until_their_responses_are_closed
             assert await Ask(app, "/quick").status() == 200
 
     run(test)
+
+
+class InAThread:
+    """A middleware that is only sync: Django has those around it be, too."""
+
+    sync_capable, async_capable = True, False
+
+    def __init__(self, get_response: Any) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        request.user = SimpleLazyObject(lambda: request)  # as AuthenticationMiddleware, whose request keeps itself
+        return self._get_response(request)
+
+
+@pytest.mark.parametrize("kind", ["site", "views"])
+def test_what_a_thread_of_django_answers_to_a_client_that_is_gone_is_dropped_at_once(kind: str) -> None:
+    inside, never = threading.Event(), threading.Event()
+
+    def slow(request: Any) -> Any:
+        inside.set()
+        never.wait(0.3)  # as long as it takes to cancel it: the loop itself waits for this thread then
+        return HttpResponse("slow")
+
+    async def test(house: House) -> None:
+        limited = django.rate_limit("1 concurrent", lease=3600)(slow) if kind == "views" else slow
+        urls: Any = type("Urls", (), {"urlpatterns": [route("slow", limited)]})()
+        site: dict[str, Any] = {"HEADGATE": {}, "ROOT_URLCONF": urls, "MIDDLEWARE": [f"{__name__}.InAThread"]}
+        if kind == "site":
+            site["MIDDLEWARE"].insert(0, "headgate.integrations.django.RateLimitMiddleware")
+            site["HEADGATE"] = {"limits": "1 concurrent", "lease": 3600}
+        with override_settings(**site):
+            gone = Ask(ASGIHandler(), "/slow")
+            await until(inside.is_set)
+            assert held_requests() == 1
+            gone.gone.set()
+            await gone.status()
+            assert held_requests() == 0
+
+    gc.collect()
+    gc.disable()  # what keeps itself would stay until the collector comes by
+    try:
+        run(test)
+    finally:
+        gc.enable()
+        with warnings.catch_warnings():  # Django does not close the files of such a request
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+
+
+def held_requests() -> int:
+    return sum(type(it) is HeldRequest for it in gc.get_objects())
 
 
 @pytest.mark.parametrize("kind", ["site", "views"])
