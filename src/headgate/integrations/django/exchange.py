@@ -262,7 +262,7 @@ class _Sent:
 
     def whole(self) -> Response:
         """The response with its whole body, of which nothing was sent if it is gone or was never rendered."""
-        response: Any = self._response()
+        response = cast(Any, self._response())
         is_sent = self._has_body and response is not None and getattr(response, "is_rendered", True)
         return self.with_bytes(len(response.content) if is_sent else 0)
 
