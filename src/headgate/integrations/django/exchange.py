@@ -262,9 +262,10 @@ class _Sent:
 
     def whole(self) -> Response:
         """The response with its whole body, of which nothing was sent if it is gone or was never rendered."""
-        response = cast(Any, self._response())
-        is_sent = self._has_body and response is not None and getattr(response, "is_rendered", True)
-        return self.with_bytes(len(response.content) if is_sent else 0)
+        response = self._response()
+        if response is None or not self._has_body or not getattr(response, "is_rendered", True):
+            return self.with_bytes(0)
+        return self.with_bytes(len(response.content))
 
 
 class _Counted(CountedParts):
