@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,7 +102,18 @@ def by_header_of(name: str, request: Any) -> Any:
     return request.headers.get(name)
 
 
+@dataclass
+class Named:
+    """A key function that is an object, and cannot be hashed as it can be compared."""
+
+    name: str
+
+    def __call__(self, request: Any) -> Any:
+        return request.headers.get(self.name)
+
+
 ANYWHERE: dict[str, Any] = {
+    "an object": Named("X-User"),
     "a header in any case": lambda request: request.headers.get("X-USER"),
     "a header by item": lambda request: request.headers["X-User"] if "x-user" in request.headers else None,
     "a partial": functools.partial(by_header_of, "x-User"),
@@ -452,6 +464,43 @@ def in_django_settings(colour: str, key: Any) -> Statuses:
 @pytest.mark.parametrize("name", OF_DJANGO)
 def test_functions_for_django_tell_users_apart(name: str, place: Any, colour: str) -> None:
     tell_apart(functools.partial(place, colour), OF_DJANGO[name])
+
+
+async def by_group_later(group: str, request: HttpRequest) -> str:
+    assert group == f"{__name__}.read_django"
+    return str(request.headers["X-User"])
+
+
+class LookingByGroup:
+    async def __call__(self, group: str, request: HttpRequest) -> str:
+        return await by_group_later(group, request)
+
+
+LATER_IN_DJANGO: dict[str, Any] = {
+    **LATER,
+    "a coroutine function of group and request": by_group_later,
+    "an object that is awaited with group and request": LookingByGroup(),
+}
+
+
+def by_the_key_of_the_settings(colour: str, key: Any) -> Statuses:
+    """A limit of an async view, whose key the settings have."""
+    told = {"key": key, "store": MemoryStore()}
+    with override_settings(HEADGATE=told):
+        limited = of_django.rate_limit("1/minute", scope="all")(read_django_later)
+    return DjangoSite(colour, limited, HEADGATE=told).status
+
+
+def at_an_async_view(colour: str, key: Any) -> Statuses:
+    limit = of_django.rate_limit("1/minute", key=key, scope="all", store=MemoryStore())
+    return DjangoSite(colour, limit(read_django_later)).status
+
+
+@pytest.mark.parametrize("colour", ["wsgi", "asgi"])
+@pytest.mark.parametrize("place", [at_an_async_view, by_the_key_of_the_settings])
+@pytest.mark.parametrize("name", LATER_IN_DJANGO)
+def test_functions_that_are_awaited_tell_users_of_async_views_apart(name: str, place: Any, colour: str) -> None:
+    tell_apart(functools.partial(place, colour), LATER_IN_DJANGO[name])
 
 
 @pytest.mark.parametrize("colour", ["wsgi", "asgi"])

@@ -16,7 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from threading import Event, Thread
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import httpx
@@ -580,6 +580,21 @@ def test_each_route_of_a_site_may_count_by_itself(kind: str) -> None:
         assert site.statuses("/x", "/y", "/z") == [404, 404, 429]
 
 
+@pytest.mark.parametrize(
+    ("scope", "statuses"),
+    [
+        ("headgate.integrations.django.each_route", [200, 200, 429]),
+        ("headgate.integrations.django", [200, 429, 429]),
+        ("v1.exports", [200, 429, 429]),
+        ("exports", [200, 429, 429]),
+    ],
+)
+def test_a_scope_is_a_text_or_the_path_of_a_function(scope: str, statuses: list[int]) -> None:
+    patterns = [path("a", read), path("b", read)]
+    with limited("wsgi", patterns, limits="1/minute", scope=scope) as site:
+        assert site.statuses("/a", "/b", "/a") == statuses
+
+
 def test_what_is_exempt_or_overrides_is_left_out_of_the_sites_limits(kind: str) -> None:
     @method_decorator(exempt, name="dispatch")
     class Health(View):
@@ -756,6 +771,23 @@ def test_django_s_own_authentication_knows_the_user(kind: str) -> None:
     told = {"limits": "1/minute", "key": "headgate.integrations.django.user"}
     with Site(kind, [path("", read)], MIDDLEWARE=middleware, HEADGATE=told) as site:
         assert site.statuses("/", "/") == [200, 429], "who is not logged in is counted by address"
+
+
+class AuthenticateNew:
+    """The user is authenticated, and in no database, as one that a token alone describes."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        request.user = SimpleNamespace(is_authenticated=True, pk=None)
+        return self._get_response(request)
+
+
+def test_users_without_a_primary_key_are_counted_by_address(kind: str) -> None:
+    told = {"limits": "1/minute", "key": user}
+    with Site(kind, [path("", read)], MIDDLEWARE=[f"{__name__}.AuthenticateNew", MIDDLEWARE], HEADGATE=told) as site:
+        assert [site.ask(client=f"203.0.113.{it}").status_code for it in (1, 2, 1)] == [200, 200, 429]
 
 
 def test_a_user_whom_nobody_can_know_is_told(kind: str) -> None:
@@ -1062,6 +1094,16 @@ def test_the_system_check_looks_at_the_order_of_the_middleware() -> None:
     for headgate, middleware, ids in told:
         with override_settings(HEADGATE=headgate, MIDDLEWARE=middleware):
             assert [problem.id for problem in check_settings()] == ids, headgate
+
+
+async def key_later(request: HttpRequest) -> str:
+    return str(request.META["REMOTE_ADDR"])
+
+
+@pytest.mark.parametrize("key", [key_later, f"{__name__}.key_later"])
+def test_the_system_check_knows_functions_that_are_awaited(key: Any) -> None:
+    with override_settings(HEADGATE={"limits": "1/minute", "key": key}, MIDDLEWARE=[MIDDLEWARE]):
+        assert check_settings() == []
 
 
 def test_a_server_does_not_start_with_settings_that_cannot_be_used(kind: str) -> None:

@@ -291,6 +291,64 @@ def test_keys_and_costs_are_functions_of_the_request_or_methods() -> None:
             assert asked == [200, 200, 200, 200, 429, 429], number
 
 
+def by_view(request: Any, view: Any) -> Any:
+    return (type(view).__name__, request.headers["X-Tenant"])
+
+
+def test_a_function_of_the_request_and_the_view_is_an_attribute_as_one_of_the_request_is() -> None:
+    class Whole(RateLimitThrottle):
+        limits = "1/minute"
+        key = by_view
+
+    made = throttle("1/minute", key=by_view)
+    with Site([path("0", throttled(Whole)), path("1", throttled(made))]) as site:
+        for number in range(2):
+            assert [site.ask(f"/{number}", X_Tenant=tenant).status_code for tenant in "aba"] == [200, 200, 429], number
+
+
+def test_a_key_is_what_get_cache_key_was() -> None:
+    class Users(RateLimitThrottle):
+        limits = "1/minute"
+        scope = "users"
+
+        def key(self, request: Any, view: Any) -> Any:
+            # As UserRateThrottle has it.
+            is_known = request.user and request.user.is_authenticated
+            ident = request.user.pk if is_known else self.get_ident(request)
+            return self.cache_format % {"scope": self.scope, "ident": ident}
+
+    with Site([path("", throttled(Users))]) as site:
+        assert [site.ask(client=f"203.0.113.{it}").status_code for it in (1, 2, 1)] == [200, 200, 429]
+        assert [site.ask(X_User=it).status_code for it in "131"] == [200, 200, 429]
+
+
+def test_names_of_rest_framework_that_nothing_would_read_are_told() -> None:
+    with pytest.raises(ConfigError, match=r"Uploads\.rate is REST framework's, and limits nothing: write it as limits"):
+
+        class Uploads(RateLimitThrottle):
+            scope = "uploads"
+            rate = "1/minute"
+
+    with pytest.raises(ConfigError, match=r"ByKey\.get_cache_key is REST framework's, .*: name it key"):
+
+        class ByKey(RateLimitThrottle):
+            limits = "1/minute"
+
+            def get_cache_key(self, request: Any, view: Any) -> str:
+                return "one"
+
+    class Both(RateLimitThrottle):
+        limits = rate = "1/minute"
+
+        def get_cache_key(self, request: Any, view: Any) -> str:
+            return "one"
+
+        key = get_cache_key
+
+    with Site([path("", throttled(Both))]) as site:
+        assert [site.ask(client=f"203.0.113.{it}").status_code for it in (1, 2)] == [200, 429]
+
+
 def test_what_counts_is_told_by_the_response_where_the_middleware_sees_it() -> None:
     told: list[int] = []
 

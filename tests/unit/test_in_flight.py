@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -32,6 +33,7 @@ from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpResponse, StreamingHttpResponse
 from django.test import override_settings
 from django.urls import path as route
+from django.utils.functional import SimpleLazyObject
 
 from headgate import AsyncGate, AsyncLimiter, ConfigError, Limiter, MemoryStore, StoreUnavailable
 from headgate.http import asgi
@@ -176,13 +178,13 @@ APPLICATIONS = [
 class Ask:
     """A request on its way: its messages so far, and how it goes on."""
 
-    def __init__(self, app: Asgi, path: str, method: str = "GET") -> None:
+    def __init__(self, app: Asgi, path: str, method: str = "GET", headers: Sequence[Any] = ()) -> None:
         self.messages: list[Any] = []
         self.gone = asyncio.Event()
         self._begun = False
         scope: dict[str, Any] = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
-            "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": [],
+            "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": list(headers),
             "client": ("203.0.113.9", 5000), "server": ("shop.example", 80), "state": {},
         }  # fmt: skip
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
@@ -614,6 +616,58 @@ def test_django_on_an_event_loop_holds_requests_until_their_responses_are_closed
     run(test)
 
 
+class InAThread:
+    """A middleware that is only sync: Django has those around it be, too."""
+
+    sync_capable, async_capable = True, False
+
+    def __init__(self, get_response: Any) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        request.user = SimpleLazyObject(lambda: request)  # as AuthenticationMiddleware, whose request keeps itself
+        return self._get_response(request)
+
+
+@pytest.mark.parametrize("kind", ["site", "views"])
+def test_what_a_thread_of_django_answers_to_a_client_that_is_gone_is_dropped_at_once(kind: str) -> None:
+    inside, never = threading.Event(), threading.Event()
+
+    def slow(request: Any) -> Any:
+        inside.set()
+        never.wait(0.3)  # as long as it takes to cancel it: the loop itself waits for this thread then
+        return HttpResponse("slow")
+
+    async def test(house: House) -> None:
+        limited = django.rate_limit("1 concurrent", lease=3600)(slow) if kind == "views" else slow
+        urls: Any = type("Urls", (), {"urlpatterns": [route("slow", limited)]})()
+        site: dict[str, Any] = {"HEADGATE": {}, "ROOT_URLCONF": urls, "MIDDLEWARE": [f"{__name__}.InAThread"]}
+        if kind == "site":
+            site["MIDDLEWARE"].insert(0, "headgate.integrations.django.RateLimitMiddleware")
+            site["HEADGATE"] = {"limits": "1 concurrent", "lease": 3600}
+        with override_settings(**site):
+            gone = Ask(ASGIHandler(), "/slow")
+            await until(inside.is_set)
+            assert held_requests() == 1
+            gone.gone.set()
+            await gone.status()
+            assert held_requests() == 0
+
+    gc.collect()
+    gc.disable()  # what keeps itself would stay until the collector comes by
+    try:
+        run(test)
+    finally:
+        gc.enable()
+        with warnings.catch_warnings():  # Django does not close the files of such a request
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+
+
+def held_requests() -> int:
+    return sum(type(it) is HeldRequest for it in gc.get_objects())
+
+
 @pytest.mark.parametrize("kind", ["site", "views"])
 def test_a_stream_of_django_that_fails_on_an_event_loop_frees_its_request(kind: str) -> None:
     async def test(house: House) -> None:
@@ -639,6 +693,53 @@ def test_a_stream_of_django_that_fails_on_an_event_loop_frees_its_request(kind: 
         warnings.simplefilter("ignore", ResourceWarning)
         run(test)
         gc.collect()
+
+
+def test_a_request_of_django_on_an_event_loop_is_freed_where_the_server_is_given_the_exception() -> None:
+    async def test(house: House) -> None:
+        async def fail(request: Any) -> Any:
+            raise KeyError
+
+        urls: Any = type("Urls", (), {"urlpatterns": [route("fail", fail)]})()
+        site: dict[str, Any] = {"HEADGATE": {"limits": "1 concurrent"}, "ROOT_URLCONF": urls}
+        site |= {"MIDDLEWARE": ["headgate.integrations.django.RateLimitMiddleware"], "DEBUG_PROPAGATE_EXCEPTIONS": True}
+        with override_settings(**site):
+            app = ASGIHandler()
+            failed = [await _kept(Ask(app, "/fail")) for _ in range(3)]
+            assert [type(error) for _, error in failed] == [KeyError] * 3
+
+    with warnings.catch_warnings():  # Django does not close the files of such a request
+        warnings.simplefilter("ignore", ResourceWarning)
+        run(test)
+        gc.collect()
+
+
+@pytest.mark.parametrize("kind", ["site", "views"])
+def test_a_request_of_django_on_an_event_loop_is_freed_with_another_response(kind: str) -> None:
+    async def test(house: House) -> None:
+        async def whole(request: Any) -> Any:
+            return HttpResponse("whole", headers={"ETag": '"1"'})
+
+        async def stream(request: Any) -> Any:
+            return StreamingHttpResponse(house.parts(), headers={"ETag": '"1"'})
+
+        views: dict[str, Any] = {"whole": whole, "stream": stream}
+        if kind == "views":
+            limited = django.rate_limit("1 concurrent", scope="all")
+            views = {name: limited(view) for name, view in views.items()}
+        urls: Any = type("Urls", (), {"urlpatterns": [route(name, view) for name, view in views.items()]})()
+        site: dict[str, Any] = {"HEADGATE": {}, "ROOT_URLCONF": urls}
+        site["MIDDLEWARE"] = ["django.middleware.http.ConditionalGetMiddleware"]
+        if kind == "site":
+            site["MIDDLEWARE"].append("headgate.integrations.django.RateLimitMiddleware")
+            site["HEADGATE"] = {"limits": "1 concurrent"}
+        with override_settings(**site):
+            app = ASGIHandler()
+            for name in ("/whole", "/stream"):
+                for _ in range(3):
+                    assert await Ask(app, name, headers=[(b"if-none-match", b'"1"')]).status() == 304
+
+    run(test)
 
 
 async def _kept(ask: Ask) -> tuple[list[Any], BaseException | None]:

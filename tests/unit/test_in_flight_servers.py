@@ -48,13 +48,14 @@ Wsgi = Callable[[Any, Any], Iterable[bytes]]
 class Asked:
     """What a WSGI application answered, and its body, as a server has it."""
 
-    def __init__(self, app: Wsgi, path: str = "/", method: str = "GET") -> None:
+    def __init__(self, app: Wsgi, path: str = "/", method: str = "GET", **fields: str) -> None:
         self.status = 0
         environ: dict[str, Any] = {
             "REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": "", "SCRIPT_NAME": "",
             "SERVER_NAME": "shop.example", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1",
             "REMOTE_ADDR": "203.0.113.9", "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(), "wsgi.version": (1, 0),
             "wsgi.errors": None, "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
+            **fields,
         }  # fmt: skip
         self.body: Any = app(environ, self._start)
 
@@ -196,6 +197,39 @@ def test_a_request_that_fails_is_freed(app: Wsgi) -> None:
         with contextlib.suppress(KeyError):
             Asked(app, path).end()
         assert Asked(app).end() == 200, path
+
+
+def test_a_request_of_django_is_freed_where_the_server_is_given_the_exception() -> None:
+    told = {"MIDDLEWARE": [MIDDLEWARE], "HEADGATE": {"limits": LIMITS}, "DEBUG_PROPAGATE_EXCEPTIONS": True}
+    for app in _django(Urls(), **told):
+        with pytest.raises(KeyError):
+            Asked(app, "/fail")
+        assert Asked(app).end() == 200
+
+
+CONDITIONAL = "django.middleware.http.ConditionalGetMiddleware"
+
+
+@pytest.mark.parametrize("kind", ["site", "views"])
+def test_a_request_of_django_is_freed_with_another_response_that_a_middleware_gives(kind: str) -> None:
+    tagged = {"ETag": '"1"'}
+
+    def whole(request: Any) -> Any:
+        return HttpResponse("whole", headers=tagged)
+
+    def stream(request: Any) -> Any:
+        return StreamingHttpResponse(_parts(), headers=tagged)
+
+    views = {"whole": whole, "stream": stream}
+    if kind == "views":
+        views = {name: rate_limit(LIMITS, scope="all")(view) for name, view in views.items()}
+    urls: Any = type("Urls", (), {"urlpatterns": [route(name, view) for name, view in views.items()]})()
+    told = {"limits": LIMITS} if kind == "site" else {}
+    for app in _django(urls, MIDDLEWARE=[CONDITIONAL, MIDDLEWARE] if told else [CONDITIONAL], HEADGATE=told):
+        for name in ("/whole", "/stream"):
+            known = Asked(app, name, HTTP_IF_NONE_MATCH='"1"')
+            assert Asked(app, name).end() == 429, "it is in flight until its own response has ended"
+            assert (known.end(), Asked(app, name).end()) == (304, 200)
 
 
 @pytest.mark.parametrize("build", [of_limits, of_policy])

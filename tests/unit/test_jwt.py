@@ -55,7 +55,7 @@ def test_a_claim_of_a_verified_token_is_a_key_that_tells_where_it_comes_from() -
     assert by("tenant")(bearing({"sub": "ann", "tenant": 7, "exp": LATE})) == ("claim:tenant", "7")
 
 
-@pytest.mark.parametrize("sent", ["Bearer {}", "bearer  {} ", "BEARER {}", "{}"])
+@pytest.mark.parametrize("sent", ["Bearer {}", "bearer  {} ", "BEARER {}", "Bearer\t{}", "{}"])
 def test_a_token_stands_after_bearer_or_alone(sent: str) -> None:
     assert by()(asking(sent.format(token({"sub": "ann"})))) == ("claim:sub", "ann")
 

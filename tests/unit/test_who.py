@@ -122,6 +122,19 @@ def test_the_first_key_that_a_request_has() -> None:
     assert of(request()) is None
 
 
+def test_zero_is_a_key_and_a_tuple_that_lacks_a_part_is_none() -> None:
+    def user(asked: Any) -> tuple[str, str | None]:
+        return ("user", asked.headers.get("x-user"))
+
+    asked = request(x_api_key=SECRET)
+    for lacking in (user, lambda asked: ("user", ""), lambda asked: (), lambda asked: "", lambda asked: False):
+        assert first_of(lacking, lambda asked: 0, api_key())(asked) == 0
+        assert first_of(lacking, api_key())(asked) == api_key()(asked)
+        assert all_of(lacking, lambda asked: "eu")(asked) is None
+    assert first_of(user, api_key())(request(x_user="7", x_api_key=SECRET)) == ("user", "7")
+    assert all_of(lambda asked: 0, lambda asked: "eu")(asked) == (0, "eu")
+
+
 def test_all_keys_together_or_none() -> None:
     of = all_of(header("X-Tenant"), header("X-User-Id"))
     assert of(request(x_tenant="t", x_user_id="7")) == ("header:x-tenant", "t", "header:x-user-id", "7")

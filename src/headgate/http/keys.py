@@ -17,6 +17,7 @@ from typing import Any
 from headgate.drive import answered
 from headgate.errors import ConfigError
 from headgate.http.server.functions import of_request, portable, request_of
+from headgate.keys import whole_number
 from headgate.policy.extract import Extractor, extractor_of
 from headgate.policy.identity import CookieIdentity, HeaderIdentity, Parts, QueryIdentity, is_repeated
 from headgate.policy.request import REPEATED, Request, header_name
@@ -72,13 +73,13 @@ def first_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
 
     def of(asked: Any) -> Any:
         request = request_of(asked)
-        return next((key for key in (function(request) for function in functions) if key), None)
+        return next((key for key in (function(request) for function in functions) if _is_one(key)), None)
 
     async def of_async(asked: Any) -> Any:
         request = request_of(asked)
         for function in functions:
             key = await _settled(function(request))
-            if key:
+            if _is_one(key):
                 return key
         return None
 
@@ -102,8 +103,15 @@ def all_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
     return portable(of_async if any(map(iscoroutinefunction, functions)) else of)
 
 
+def _is_one(key: Any) -> bool:
+    """Whether a function gave a key: 0 is one, and a tuple that lacks a part is none."""
+    if isinstance(key, tuple):
+        return bool(key) and all(part is not None and part != "" for part in key)
+    return bool(key) or whole_number(key) is not None
+
+
 def _together(found: list[Any]) -> tuple[Any, ...] | None:
-    if not all(found):
+    if not all(map(_is_one, found)):
         return None
     return tuple(part for key in found for part in (key if isinstance(key, tuple) else (key,)))
 

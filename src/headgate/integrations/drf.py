@@ -99,7 +99,18 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     The answer is REST framework's: `refusal` changes nothing.
     """
 
+    cache_format: ClassVar[str] = "throttle_%(scope)s_%(ident)s"
+    """For a `key` that was a `get_cache_key`: as REST framework's throttles have it."""
+
     _judgement: Judgement | None = None
+
+    def __init_subclass__(cls, **told: Any) -> None:
+        """Raise ConfigError for what only REST framework's own throttles read: it would be ignored in silence."""
+        super().__init_subclass__(**told)
+        if cls.limits is None and getattr(cls, "rate", None) is not None:
+            raise ConfigError(f"{cls.__qualname__}.rate is REST framework's, and limits nothing: write it as limits")
+        if hasattr(cls, "get_cache_key") and cls.key is user and "key" not in cls.options:
+            raise ConfigError(f"{cls.__qualname__}.get_cache_key is REST framework's, and never called: name it key")
 
     def allow_request(self, request: Any, view: Any) -> bool:
         """Whether the request may pass. Raises StoreUnavailable where that could not be decided and means no."""
@@ -201,7 +212,7 @@ def _function(throttle: type[RateLimitThrottle], name: str) -> Any:
     told = inspect.getattr_static(throttle, name)
     if isinstance(told, staticmethod):
         told = told.__func__
-    elif inspect.isfunction(told) and (takes(told, 2) or takes(told, 3)):
+    elif inspect.isfunction(told) and (takes(told, 3) or (takes(told, 2) and _is_method(told))):
         told = told.__get__(throttle())
     if not callable(told) or takes(told, 1) or not takes(told, 2):
         return told
@@ -211,6 +222,13 @@ def _function(throttle: type[RateLimitThrottle], name: str) -> Any:
         return told(request.rest, request.view)
 
     return of
+
+
+def _is_method(function: Any) -> bool:
+    """Whether a function is written in a class, or as one of its methods: another has the request where `self` is."""
+    owner = function.__qualname__.rpartition(".")[0]
+    is_in_a_class = bool(owner) and not owner.endswith("<locals>")
+    return is_in_a_class or next(iter(inspect.signature(function).parameters)) == "self"
 
 
 def _exchange_of(view: Any) -> DjangoExchange:

@@ -173,7 +173,7 @@ class _Verified:
 
 def _token(sent: str) -> str:
     """The token that a header has: after `Bearer`, or alone; "" for another scheme, or too long a one."""
-    first, _, rest = sent.strip().partition(" ")
+    first, rest = [*sent.split(None, 1), "", ""][:2]  # at any white space, as applications do
     token = rest.strip() if first.lower() == "bearer" else "" if rest else first
     return token if len(token) <= _LONGEST_TOKEN else ""
 

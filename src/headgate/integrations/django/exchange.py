@@ -6,8 +6,9 @@ A request may be judged in a thread and answered on an event loop, and the other
 from __future__ import annotations
 
 import copyreg
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, cast
+from weakref import ref
 
 import django.core.exceptions as failures  # type: ignore[import-untyped]
 from asgiref.sync import async_to_sync, sync_to_async
@@ -105,7 +106,7 @@ class DjangoExchange(ResponseExchange):
         response = untold(response, _own)
         self.tell(response)
         if self.settles and not self._ends_later(request, response):
-            self.end(_whole(request, response))
+            self.end(_Sent(request, response).whole())
         return response
 
     async def finish_async(self, request: Any, response: Any) -> Any:
@@ -116,7 +117,7 @@ class DjangoExchange(ResponseExchange):
         response = untold(response, _own)
         self.tell(response)
         if self.settles and not self._ends_later(request, response):
-            await self.end_async(_whole(request, response))
+            await self.end_async(_Sent(request, response).whole())
         return response
 
     def fail(self, error: BaseException) -> None:
@@ -131,17 +132,42 @@ class DjangoExchange(ResponseExchange):
         """Whether a response ends later: a stream when it is closed, a template when it is rendered."""
         if response.streaming:
             kind = _CountedAsync if response.is_async else _Counted
-            response.streaming_content = kind(response.streaming_content, self, response)
+            parts = kind(response.streaming_content, self, _Sent(request, response))
+            response.streaming_content = parts
+            self._end_with(request, parts.finish)
             return True
         if self.holds and hasattr(response, "_resource_closers"):
             # The server closes a response once it is sent, or cannot be.
+            sent = _Sent(request, response)
             response._resource_closers = _Closers(response._resource_closers)
-            response._resource_closers.append(lambda: self.end(_whole(request, response)))
+            response._resource_closers.append(lambda: self.end(sent.whole()))
+            self._end_with(request, lambda: self.end(sent.whole()))
             return True
         if not getattr(response, "is_rendered", True):
-            response.add_post_render_callback(lambda rendered: self.end(_whole(request, rendered)))
+            response.add_post_render_callback(lambda rendered: self.end(_Sent(request, rendered).whole()))
             return True
         return False
+
+    def _end_with(self, request: Any, end: Callable[[], None]) -> None:
+        """Have `end` called when Django closes a request that is held, which it does with whatever response is sent.
+
+        Middlewares further out may answer with another response, as to If-None-Match, and nothing closes the first.
+        """
+        in_a_thread = any(not judgement.enforcer.asynchronous for judgement in self._judged)
+        if not self.holds or (in_a_thread and hasattr(request, "scope")):
+            # What a thread answers is dropped where the client is gone, and so must this exchange be.
+            vars(request).pop("_headgate", None)
+            return
+        close = request.close
+
+        def close_and_end() -> None:
+            vars(request).pop("close", None)  # nothing is to keep a request that has ended
+            try:
+                close()
+            finally:
+                end()
+
+        request.close = close_and_end
 
 
 _STORED_AS = {"RateLimit-Policy": "ratelimit-policy", "RateLimit": "ratelimit"}
@@ -221,12 +247,33 @@ def begun(request: Any) -> DjangoExchange | None:
     return None if exchange is None else exchange.resumed()
 
 
+class _Sent:
+    """What is sent of a response, to HEAD no body; it does not keep the response, which is gone once it is dropped."""
+
+    def __init__(self, request: Any, response: Any) -> None:
+        self._response = ref(response)
+        self._known = response.status_code, response.headers
+        self._has_body = request.method != "HEAD"
+
+    def with_bytes(self, body_bytes: int) -> Response:
+        response = self._response()
+        status, headers = self._known if response is None else (response.status_code, response.headers)
+        return Response(status, {name.lower(): value for name, value in headers.items()}, body_bytes)
+
+    def whole(self) -> Response:
+        """The response with its whole body, of which nothing was sent if it is gone or was never rendered."""
+        response = self._response()
+        if response is None or not self._has_body or not getattr(response, "is_rendered", True):
+            return self.with_bytes(0)
+        return self.with_bytes(len(response.content))
+
+
 class _Counted(CountedParts):
     """The parts of a stream; Django closes it in a thread."""
 
-    def __init__(self, parts: Any, exchange: DjangoExchange, response: Any) -> None:
-        super().__init__(parts, lambda body_bytes: exchange.end(_seen(response, body_bytes)))
-        self._exchange, self._response = exchange, response
+    def __init__(self, parts: Any, exchange: DjangoExchange, sent: _Sent) -> None:
+        super().__init__(parts, lambda body_bytes: exchange.end(sent.with_bytes(body_bytes)))
+        self._exchange, self._sent = exchange, sent
 
 
 class _CountedAsync(_Counted):
@@ -238,19 +285,10 @@ class _CountedAsync(_Counted):
                 self._bytes += len(part)
                 yield part
         finally:
-            await self._exchange.end_async(_seen(self._response, self._bytes))
+            await self._exchange.end_async(self._sent.with_bytes(self._bytes))
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("this stream is read on an event loop")
-
-
-def _whole(request: Any, response: Any) -> Response:
-    """A response whose body is known; of one to HEAD the server sends none."""
-    return _seen(response, 0 if request.method == "HEAD" else len(response.content))
-
-
-def _seen(response: Any, body_bytes: int) -> Response:
-    return Response(response.status_code, {name.lower(): value for name, value in response.items()}, body_bytes)
 
 
 def _status_of(error: BaseException) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from inspect import iscoroutinefunction as is_coroutine_function
 from typing import Any, TypeVar, Unpack, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -70,7 +69,6 @@ class _Limit:
         if options.get("scope") is each_route:  # as it is without a scope
             del self._options["scope"]
         self.fallback = fallback
-        self._needs_a_loop = any(map(is_coroutine_function, (limits, *options.values())))
         self._enforcers: tuple[Site, dict[bool, Enforcer]] | None = None
 
     def enforcer(self, *, asynchronous: bool) -> Enforcer:
@@ -96,7 +94,7 @@ class _Limit:
     ) -> Refusal | None:
         """`judge` on an event loop."""
         # Under WSGI an event loop lives as long as its request: a thread asks there, whose connections stay.
-        if not hasattr(request, "scope") and not self._needs_a_loop:
+        if not hasattr(request, "scope") and not site().awaits(self._limits, self._options):
             return await sync_to_async(self.judge)(exchange, request, by, endpoint, counted_as)
         asked = DjangoRequest(request, endpoint, asynchronous=True)
         enforcer = self.enforcer(asynchronous=True)

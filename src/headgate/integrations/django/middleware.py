@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -51,10 +50,14 @@ class RateLimitMiddleware:
         request._headgate = exchange
         if self._enforcer is not None and not is_set_apart(request):
             refusal = exchange.judge_site(self._enforcer, request)
-        if refusal is None:
-            response = self._get_response(request)
-        else:
+        if refusal is not None:
             response = answer_refusal(request, self._fallback, refusal, (request,), {})
+        else:
+            try:
+                response = self._get_response(request)
+            except BaseException as error:  # as DEBUG_PROPAGATE_EXCEPTIONS has it
+                exchange.fail(error)
+                raise
         return exchange.finish(request, response)
 
     async def _call_async(self, request: Any) -> Any:
@@ -67,7 +70,7 @@ class RateLimitMiddleware:
         else:
             try:
                 response = await self._get_response(request)
-            except asyncio.CancelledError as error:  # the client is gone; what was charged is settled
+            except BaseException as error:  # the client is gone, say; what was charged is settled
                 await exchange.fail_async(error)
                 raise
         return await exchange.finish_async(request, response)

@@ -40,7 +40,7 @@ class DjangoRequest(Request):
         self._path = ""
         self._read: EnvironHeaders | None = None
         self._user: Any = None
-        self._known: dict[Any, Any] = {}
+        self._known: dict[int, Any] = {}
         self._cookies = self._query = None
 
     @property
@@ -52,11 +52,12 @@ class DjangoRequest(Request):
         """What a function of Django's request gives; on an event loop, from a thread if Django insists on one."""
         if not self._asynchronous or rest:
             return function(self.own, *rest)
-        if function in self._known:
-            return self._known[function]
+        known = id(function)  # an object that can be called need not be hashable
+        if known in self._known:
+            return self._known[known]
 
         async def load() -> None:
-            self._known[function] = await sync_to_async(function)(self.own)
+            self._known[known] = await sync_to_async(function)(self.own)
 
         try:
             return function(self.own)
@@ -163,9 +164,14 @@ def _(request: Any) -> DjangoRequest:
 
 @portable
 def user(request: Any) -> tuple[str, str] | None:
-    """The key of the logged-in user, by primary key; None without one. It works in sync and async views alike."""
+    """The key of the logged-in user, by primary key; None where there is none.
+
+    It works in sync and async views alike.
+    """
     who = cast(DjangoRequest, request_of(request)).user
-    return ("user", str(who.pk)) if who is not None and who.is_authenticated else None
+    if who is None or not who.is_authenticated or who.pk is None:
+        return None
+    return ("user", str(who.pk))
 
 
 @portable

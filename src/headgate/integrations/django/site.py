@@ -6,7 +6,6 @@ Those of both colours, sync and async, count in one store.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from inspect import iscoroutinefunction
 from pkgutil import resolve_name
 from threading import Lock
 from typing import Any, cast
@@ -14,6 +13,7 @@ from typing import Any, cast
 from django.conf import settings  # type: ignore[import-untyped]
 from django.core.signals import setting_changed  # type: ignore[import-untyped]
 
+from headgate.decorator import is_coroutine_function
 from headgate.drive import answered
 from headgate.errors import ConfigError
 from headgate.http.server.enforcer import Enforcer
@@ -63,7 +63,18 @@ class Site:
 
         self._stores: dict[str, Store] = {}
         shared = cast(RouteOptions, _with_groups({name: self._told[name] for name in _SHARED if name in self._told}))
+        self._shared = shared
         self._routes = {colour: RouteLimits(shared, asynchronous=colour) for colour in (False, True)}
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a function of the settings is to be awaited."""
+        return any(map(is_coroutine_function, self._told.values()))
+
+    def awaits(self, limits: LimitsOfRoute, options: RouteOptions) -> bool:
+        """Whether a function of a view or a throttle is to be awaited, one of the settings included."""
+        told: list[Any] = [limits, *{**self._shared, **options}.values()]
+        return any(map(is_coroutine_function, told))
 
     def enforcer(self, limits: LimitsOfRoute, options: RouteOptions, *, asynchronous: bool) -> Enforcer:
         """What judges a view or a throttle."""
@@ -141,7 +152,7 @@ def fault_of(told: Any) -> str:
 def _try(told: Mapping[str, Any], place: str) -> None:
     site = Site(told)
     try:
-        site.site_enforcer(asynchronous=any(map(iscoroutinefunction, told.values())))
+        site.site_enforcer(asynchronous=site.is_awaited)
     except (ConfigError, TypeError, ValueError, OSError) as error:
         message = str(error)
         raise ConfigError(message if message.startswith("settings.") else f"{place}: {message}") from error
@@ -162,12 +173,23 @@ def _needed_by(name: str, value: Any) -> dict[str, Any]:
 
 def _function(name: str, value: Any) -> Any:
     """A function where its dotted path is told."""
+    if name == "scope" and isinstance(value, str):
+        return _function_named(value) or value
     if name not in _BY_PATH or not isinstance(value, str):
         return value
     try:
         return resolve_name(value)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"settings.HEADGATE[{name!r}]: {value!r:.80} is no function: {error}") from error
+
+
+def _function_named(text: str) -> Any:
+    """The function that a text is the dotted path of; None where it is another text."""
+    try:
+        named = resolve_name(text) if "." in text else None
+    except (ImportError, AttributeError, ValueError):
+        return None
+    return named if callable(named) and not isinstance(named, type) else None
 
 
 def _with_groups(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,7 +204,7 @@ def _with_groups(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_group(function: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
     """The group is the dotted name of the view."""
-    if iscoroutinefunction(function):
+    if is_coroutine_function(function):
 
         async def of_async(request: Any) -> Any:
             return await function(view_name_of(request), request)
