@@ -408,6 +408,7 @@ OF_DJANGO: dict[str, Any] = {
     "django-ratelimit's header:x-user": lambda request: django_ratelimit.core.get_header(request, "x-user"),
     "django-ratelimit's get:token": lambda group, request: request.GET.get("token"),
     "a function of group and request": by_group,
+    "a function of group and a request with a default": lambda group, request=None: request.GET.get("token"),
     "META": lambda request: request.META["HTTP_X_USER"],
     "COOKIES": lambda request: request.COOKIES["session"],
     "session": lambda request: request.session["user"],

@@ -6,6 +6,7 @@ Those of both colours, sync and async, count in one store.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from inspect import signature
 from pkgutil import resolve_name
 from threading import Lock
 from typing import Any, cast
@@ -197,9 +198,23 @@ def _with_groups(told: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(told)
     for name in OF_A_REQUEST:
         function = given.get(name)
-        if callable(function) and not is_portable(function) and not (takes(function, 1) or takes(function, 0)):
-            given[name] = _of_group(function) if takes(function, 2) else function
+        if callable(function) and not is_portable(function) and _takes_a_group(function):
+            given[name] = _of_group(function)
     return given
+
+
+def _takes_a_group(function: Callable[..., Any]) -> bool:
+    """Whether a function is one of a group and a request; the request may have a default."""
+    if not takes(function, 2):
+        return False
+    return not (takes(function, 1) or takes(function, 0)) or _first_parameter(function) == "group"
+
+
+def _first_parameter(function: Callable[..., Any]) -> str:
+    try:
+        return next(iter(signature(function).parameters), "")
+    except (TypeError, ValueError):  # of some that are built in
+        return ""
 
 
 def _of_group(function: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
