@@ -419,6 +419,7 @@ def failing(*errors: BaseException | None) -> Callable[[QueuedCall, Any], Awaita
         (ProviderError("busy", status=429, retry_after=7), 990),
         (ProviderError("overloaded", status=529), 990),
         (ProviderError("broken", status=500), 990),
+        (ProviderError("the provider's proxy has no answer", status=524), 990),
         (ConnectionRefusedError("nobody there"), 990),
         (TimeoutError("no answer"), 890),  # perhaps it was answered: what was held for it stays
     ],

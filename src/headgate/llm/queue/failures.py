@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 _BUSY = frozenset({429, 503, 529})
-_AGAIN = frozenset({408, 409, 425, 500, 502, 504})
+_AGAIN = frozenset({408, 409, 425})
 _UNCONNECTED = frozenset({"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "PoolTimeout"})
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?", re.ASCII)
 LONGEST_RETRY_US = 24 * 3600 * 1_000_000
@@ -53,7 +53,7 @@ def failure_of(error: BaseException) -> Failure:
     if status:
         busy, again = status in _BUSY, _should_retry_of(error)
         if again is None:
-            again = busy or status in _AGAIN
+            again = busy or status in _AGAIN or status >= 500
         return Failure(message, again, busy, "refused", _retry_after_of(error))
     names = {each.__name__ for link in _chain(error) for each in type(link).__mro__}
     if names & _UNCONNECTED:
