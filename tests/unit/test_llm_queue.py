@@ -437,6 +437,30 @@ def test_a_provider_that_cannot_answer_is_asked_again(error: BaseException, rema
     run(main())
 
 
+@pytest.mark.parametrize(
+    "date", ["Fri, 27 Nov 2026 18:00:40 GMT", "Friday, 27-Nov-26 18:00:40 GMT", "Fri Nov 27 18:00:40 2026"]
+)
+def test_a_provider_that_says_by_a_date_when_to_try_again_is_obeyed(date: str) -> None:
+    async def main() -> None:
+        queue, _, clock = of()
+        start = clock.now_us()
+        job = await queue.submit(body(100))
+        error = answered(429, date="Fri, 27 Nov 2026 18:00:00 GMT", retry_after=date)
+        [done] = await serve(queue, failing(error), [job.id])
+        assert (done.state, done.started_us - start) == ("done", 40 * SECOND_US)
+
+    run(main())
+
+
+@pytest.mark.parametrize("date", ["Fri, 27 Nov", "Fri, 99 Nov 2026 18:00:40 GMT", "soon", "-1", "1e3", ""])
+def test_what_is_no_date_to_try_again_at_says_nothing(date: str) -> None:
+    assert failure_of(answered(429, retry_after=date)).retry_after_us is None
+
+
+def test_a_date_to_try_again_at_that_is_over_asks_for_no_wait() -> None:
+    assert failure_of(answered(503, retry_after="Fri, 27 Nov 2020 18:00:40 GMT")).retry_after_us == 0
+
+
 def test_retries_are_bounded_and_what_a_provider_refuses_is_not_asked_again() -> None:
     async def main() -> None:
         queue, gate, _ = of("1000 tokens/day bucket")

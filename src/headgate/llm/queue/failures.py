@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
+
+from headgate.clock import SYSTEM_CLOCK
 
 _BUSY = frozenset({429, 503, 529})
 _AGAIN = frozenset({408, 409, 425})
@@ -115,12 +119,28 @@ def should_retry(headers: Any) -> bool | None:
 
 
 def retry_after_us(headers: Any) -> int | None:
-    """Microseconds that the fields of an answer ask to wait for; None where they ask none, or tell a date."""
+    """Microseconds that the fields of an answer ask to wait for; None where they ask none.
+
+    A date counts from the moment that the answer itself tells, else from that of this host.
+    """
     fields = _fields_of(headers)
     for name, unit_us in (("retry-after-ms", 1_000), ("retry-after", 1_000_000)):
         if _NUMBER.fullmatch(told := fields.get(name, "")):
             return min(LONGEST_RETRY_US, round(float(told) * unit_us))
-    return None
+    until_us = _date_us(fields.get("retry-after", ""))
+    if until_us is None:
+        return None
+    sent_us = _date_us(fields.get("date", ""))
+    return min(LONGEST_RETRY_US, max(0, until_us - (SYSTEM_CLOCK.now_us() if sent_us is None else sent_us)))
+
+
+def _date_us(text: str) -> int | None:
+    """The moment of an HTTP date (RFC 9110, 5.6.7), None for what is none."""
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()) * 1_000_000
 
 
 def _fields_of(headers: Any) -> dict[str, str]:
