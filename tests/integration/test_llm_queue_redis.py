@@ -371,6 +371,34 @@ def test_a_job_whose_worker_died_fails_where_that_was_chosen(server: Server) -> 
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("retries", "deaths", "state"), [(2, 2, "done"), (2, 3, "failed"), (0, 1, "done"), (0, 2, "failed")]
+)
+def test_a_job_whose_workers_die_again_and_again_is_not_asked_for_more_often_than_it_may_be(
+    server: Server, retries: int, deaths: int, state: str
+) -> None:
+    async def main() -> None:
+        own, asked = name(), list[str]()
+        gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=own))
+
+        async def provider(job: QueuedCall, call: Any) -> Any:
+            asked.append(job.id)
+            return answer_of(1)
+
+        async with AsyncLlmQueue(gate, patient(server.url), name=own, lease=0.2) as queue:
+            job = await queue.submit(body(100))
+            for number in range(deaths):
+                await asyncio.sleep(0.3 if number else 0)
+                taken = await queue.backlog.take(f"dead {number}")
+                assert isinstance(taken, Taken)
+            async with queue.worker(provider, retries=retries):
+                ended = await queue.result(job.id, 20)
+        assert (ended.state, bool(asked)) == (state, state == "done")
+        assert (f"{deaths} workers that had it have died" in ended.error) == (state == "failed")
+
+    run(main())
+
+
 def test_a_worker_that_was_silent_for_too_long_changes_nothing_of_a_job_that_another_has(server: Server) -> None:
     async def main() -> None:
         async with AsyncLlmQueue(store=patient(server.url), name=name(), lease=0.1) as queue:
