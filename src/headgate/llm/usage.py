@@ -103,7 +103,7 @@ def _of_openai(told: Any, sent: str, made: str) -> Usage:
         total=_count(told, "total_tokens"),
         cache_read=_count(of_sent, "cached_tokens"),
         cache_write=_count(of_sent, "cache_write_tokens"),
-        reasoning=_count(of_made, "reasoning_tokens"),
+        reasoning=_reasoning(of_made),
         audio_input=_count(of_sent, "audio_tokens"),
         audio_output=_count(of_made, "audio_tokens"),
         image_output=_count(of_made, "image_tokens"),
@@ -121,6 +121,11 @@ def _beside(told: Any) -> tuple[tuple[str, Usage], ...]:
         (model if isinstance(model, str) else "", _of_iteration(each))
         for model, each in zip(models, found, strict=True)
     )
+
+
+def _reasoning(details: Any) -> int:
+    """What of the output was reasoning, or thinking, as Anthropic calls it."""
+    return 0 if details is None else max(_count(details, "reasoning_tokens"), _count(details, "thinking_tokens"))
 
 
 def _of_iteration(told: Any) -> Usage:
@@ -142,6 +147,7 @@ def _of_messages(told: Any) -> Usage:
         cache_read=read,
         cache_write=written,
         cache_write_hour=hour,
+        reasoning=_reasoning(field_of(told, "output_tokens_details")),
     )._replace(web_searches=searches)
 
 
