@@ -437,6 +437,18 @@ def test_a_provider_that_cannot_answer_is_asked_again(error: BaseException, rema
     run(main())
 
 
+def test_a_provider_that_redirects_is_not_asked_again_and_nothing_stays_held_but_the_request() -> None:
+    async def main() -> None:
+        queue, gate, _ = of("1000 tokens/day bucket")
+        ids = [(await queue.submit(body(100), id=id)).id for id in ("a", "b")]
+        moved = ProviderError("the provider answered 308", status=308)
+        jobs = await serve(queue, failing(moved, answered(301)), ids)
+        assert [(job.state, job.attempts, job.tokens) for job in jobs] == [("failed", 0, 0)] * 2
+        assert await left(gate) == 1000
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     "date", ["Fri, 27 Nov 2026 18:00:40 GMT", "Friday, 27-Nov-26 18:00:40 GMT", "Fri Nov 27 18:00:40 2026"]
 )

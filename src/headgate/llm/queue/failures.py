@@ -90,7 +90,7 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 def _status_of(error: BaseException) -> int:
     for holder in (error, getattr(error, "response", None)):
         status = getattr(holder, "status_code", None)
-        if isinstance(status, int) and 400 <= status <= 599:
+        if isinstance(status, int) and 300 <= status <= 599:  # one that redirects has made nothing
             return status
     return 0
 
