@@ -248,6 +248,8 @@ def provider_app(seen: list[Request]) -> Starlette:
         body = await request.json()
         if len(seen) == 1:
             return JSONResponse({"error": {"message": "slow down"}}, 429, {"retry-after-ms": "50"})
+        if body["model"] == "of-another-key":
+            return JSONResponse({"error": {"message": f"Incorrect API key: {request.headers['authorization']}"}}, 401)
         if "refused" in body:
             status, should_retry = body["refused"]
             fields = {"x-should-retry": should_retry, "retry-after-ms": "10"}
@@ -304,6 +306,24 @@ def test_a_provider_that_is_no_url_is_refused_and_its_secret_not_shown() -> None
         with pytest.raises(ConfigError) as shown:
             HttpProvider(url)
         assert "geheim" not in str(shown.value)
+
+
+def test_what_a_provider_says_of_a_key_that_it_does_not_take_is_not_shown() -> None:
+    async def main() -> None:
+        seen: list[Request] = [Request({"type": "http"})]
+        queue = AsyncLlmQueue(AsyncLlmGate({**POLICY, "llm": {"unknown_price": "free"}}))
+        async with (
+            served(provider_app(seen)) as address,
+            HttpProvider(f"{address}/v1", "geheim") as ask,
+            queue.worker(ask),
+        ):
+            job = await queue.result((await queue.submit({**BODY, "model": "of-another-key"}, user="ann")).id)
+        assert (job.state, job.error) == (
+            "failed",
+            "ProviderError: the provider answered 401: it does not take the key",
+        )
+
+    run(main())
 
 
 def test_a_key_that_no_header_can_have_is_refused_and_not_shown() -> None:

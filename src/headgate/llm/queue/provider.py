@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
 _ANTHROPIC_VERSION = "2023-06-01"
 _VERSION_PATH = re.compile(r"/v1/?$")
 _SHOWN = 300
+_KEY_REFUSED = 401
 
 
 class HttpProvider:
@@ -56,7 +57,10 @@ class HttpProvider:
                 if len(told) > self._most_bytes:
                     raise ValueError(f"the provider's answer has more than {self._most_bytes:,} bytes")
         if response.status_code != 200:
-            said = told[:_SHOWN].decode("utf-8", "replace")
+            is_key = (
+                response.status_code == _KEY_REFUSED
+            )  # a provider may quote it, and who gave the job sees its error
+            said = "it does not take the key" if is_key else told[:_SHOWN].decode("utf-8", "replace")
             wait_us = retry_after_us(response.headers)
             raise ProviderError(
                 f"the provider answered {response.status_code}: {said}",
