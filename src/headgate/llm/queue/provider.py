@@ -57,10 +57,9 @@ class HttpProvider:
                 if len(told) > self._most_bytes:
                     raise ValueError(f"the provider's answer has more than {self._most_bytes:,} bytes")
         if response.status_code != 200:
-            is_key = (
-                response.status_code == _KEY_REFUSED
-            )  # a provider may quote it, and who gave the job sees its error
-            said = "it does not take the key" if is_key else told[:_SHOWN].decode("utf-8", "replace")
+            said = told[:_SHOWN].decode("utf-8", "replace")
+            if response.status_code == _KEY_REFUSED:  # it may quote the key, which is not for those who give jobs
+                said = "it does not take the key"
             wait_us = retry_after_us(response.headers)
             raise ProviderError(
                 f"the provider answered {response.status_code}: {said}",
