@@ -141,6 +141,7 @@ def test_redis_and_memory_decide_alike(server: Server, seed: int) -> None:
                         "w", taken, "done", answer=b'{"a":1}', scopes=("team",), tokens=how[1], settled=False
                     )
                     await queue.backlog.release("w", taken)
+                    await queue.backlog.wake(("user", "team"))
                     return done
 
                 await both(finish)
