@@ -75,6 +75,26 @@ def test_validate_says_what_is_good_and_all_that_is_not(tmp_path: Path) -> None:
     assert "4 problems" in told.stderr
 
 
+def test_validate_finds_what_is_wrong_with_prices_of_models(tmp_path: Path) -> None:
+    policy = tmp_path / "llm.yaml"
+    policy.write_text(
+        "version: 1\nnamespace: llm\nllm:\n  prices:\n"
+        "    own: {input: 1, output: 2}\n"
+        "    half: {input: 1}\n"
+        "    own speed=standard: {input: 1, output: 2}\n"
+        "    gpt-*: {input: 1, output: 2}\n"
+        "rules: [{name: user, by: [user], limits: 20 usd/day in UTC}]\n"
+    )
+    told = run_headgate("validate", str(policy))
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr == (
+        f"{policy}:6:5: llm.prices.half: output is missing: dollars for a million tokens, 0 if they are free\n"
+        f"{policy}:7:5: llm.prices['own speed=standard']: speed=standard is what calls usually have: leave it out\n"
+        f"{policy}:8:5: llm.prices['gpt-*']: a price is that of one model: write a name without *\n"
+        f"headgate: {policy}: 3 problems\n"
+    )
+
+
 def test_validate_takes_several_files_and_standard_input(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("version: 2\nrules: [{name: a, by: [], limits: 1/s}]\n")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,30 @@ def test_the_file_holds_no_key_and_only_its_owner_reads_it(keys: Path) -> None:
     assert key not in keys.read_text() and stat.S_IMODE(keys.stat().st_mode) == 0o600
     shown = command("list", "--keys", keys).stdout
     assert key not in shown and key[:8] in shown and "active" in shown
+
+
+def test_a_key_that_is_revoked_by_a_link_to_the_file_opens_nothing(
+    proxy: RunningProxy, keys: Path, tmp_path: Path
+) -> None:
+    link = tmp_path / "elsewhere" / "link.json"
+    link.parent.mkdir()
+    link.symlink_to(keys)
+    key = made(link, "ci", "--user", "u1")
+    assert ask(proxy, key).status_code == 200
+    assert command("revoke", "ci", "--keys", link).exit_code == 0
+    assert ask(proxy, key).status_code == 401
+    assert link.is_symlink() and [each.name for each in link.parent.iterdir() if "lock" not in each.name] == [link.name]
+
+
+def test_a_file_that_another_user_changes_stays_its_owners(keys: Path) -> None:
+    made(keys, "first")
+    with suppress(PermissionError):  # unless the tests run as root, it is this user's and stays so
+        os.chown(keys, 12_345, 23_456)
+    before = keys.stat()
+    made(keys, "second")
+    after = keys.stat()
+    assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
+    assert stat.S_IMODE(after.st_mode) == 0o600
 
 
 def test_names_are_unique_among_keys_that_are_in_force(keys: Path) -> None:

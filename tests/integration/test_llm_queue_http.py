@@ -248,6 +248,8 @@ def provider_app(seen: list[Request]) -> Starlette:
         body = await request.json()
         if len(seen) == 1:
             return JSONResponse({"error": {"message": "slow down"}}, 429, {"retry-after-ms": "50"})
+        if body["model"] == "of-another-key":
+            return JSONResponse({"error": {"message": f"Incorrect API key: {request.headers['authorization']}"}}, 401)
         if "refused" in body:
             status, should_retry = body["refused"]
             fields = {"x-should-retry": should_retry, "retry-after-ms": "10"}
@@ -299,10 +301,52 @@ def test_a_provider_by_url_says_whether_it_is_to_be_asked_again() -> None:
 
 
 def test_a_provider_that_is_no_url_is_refused_and_its_secret_not_shown() -> None:
-    for url in ("api.openai.com", "https://user:geheim@host/v1", "ftp://host", "https://host/v1?key=geheim"):
+    urls = ["api.openai.com", "https://user:geheim@host/v1", "ftp://host", "https://host/v1?key=geheim"]
+    for url in (*urls, "http://[::1", "http://host:99999/v1", "http://host:0/v1", "http://host\x00/v1"):
         with pytest.raises(ConfigError) as shown:
             HttpProvider(url)
         assert "geheim" not in str(shown.value)
+
+
+def test_what_a_provider_says_of_a_key_that_it_does_not_take_is_not_shown() -> None:
+    async def main() -> None:
+        seen: list[Request] = [Request({"type": "http"})]
+        queue = AsyncLlmQueue(AsyncLlmGate({**POLICY, "llm": {"unknown_price": "free"}}))
+        async with (
+            served(provider_app(seen)) as address,
+            HttpProvider(f"{address}/v1", "geheim") as ask,
+            queue.worker(ask),
+        ):
+            job = await queue.result((await queue.submit({**BODY, "model": "of-another-key"}, user="ann")).id)
+        assert (job.state, job.error) == (
+            "failed",
+            "ProviderError: the provider answered 401: it does not take the key",
+        )
+
+    run(main())
+
+
+def test_a_key_that_no_header_can_have_is_refused_and_not_shown() -> None:
+    for key in ("geheim\nX-Other: 1", "\u201cgeheim\u201d", "geheim\x7f"):
+        with pytest.raises(ConfigError, match="a key is printable ASCII on one line") as shown:
+            HttpProvider("https://host/v1", key)
+        assert "geheim" not in str(shown.value)
+
+
+def test_a_key_with_a_line_end_behind_it_is_sent_without_it() -> None:
+    async def main() -> None:
+        seen: list[Request] = [Request({"type": "http"})]
+        queue = AsyncLlmQueue(AsyncLlmGate({**POLICY, "llm": {"unknown_price": "free"}}))
+        async with (
+            served(provider_app(seen)) as address,
+            HttpProvider(f"{address}/v1", "geheim\n") as ask,
+            queue.worker(ask, retries=0),
+        ):
+            job = await queue.result((await queue.submit(BODY, user="ann")).id)
+        assert (job.state, job.error) == ("done", "")
+        assert seen[1].headers["authorization"] == "Bearer geheim"
+
+    run(main())
 
 
 HANDLER = """
@@ -353,6 +397,7 @@ def test_the_command_serves_a_queue_until_it_is_asked_to_end(server: Server, tmp
         (["--queue", "redis://127.0.0.1", "--handler", "json:nothing"], 1, "the handler 'json:nothing' is not there"),
         (["--queue", "redis://127.0.0.1", "--handler", "json:dumps"], 1, "the handler 'json:dumps' begins with def"),
         (["--queue", "redis://127.0.0.1", "--handler", "json"], 1, "a handler is MODULE:NAME"),
+        (["--queue", "redis://127.0.0.1", "--handler", ".json:loads"], 1, "a handler is MODULE:NAME"),
         (
             ["--queue", "redis://127.0.0.1", "--provider", "x", "--key-from", "NO_SUCH"],
             1,
@@ -360,6 +405,7 @@ def test_the_command_serves_a_queue_until_it_is_asked_to_end(server: Server, tmp
         ),
         (["--queue", "redis://127.0.0.1", "--provider", "x", "--key-from", "sk-own"], 1, "has no variable of the name"),
         (["--queue", "redis://127.0.0.1", "--provider", "x"], 1, "a provider is the URL of its API"),
+        (["--queue", "redis://127.0.0.1", "--provider", "http://[::1"], 1, "a provider is the URL of its API"),
         (["--queue", "nowhere", "--handler", "json:loads"], 1, "the store of a queue is memory:// or"),
         (["--queue", "redis://h", "--handler", "json:loads", "--start", "9", "--most", "8"], 2, "--start is at most"),
     ],

@@ -141,6 +141,7 @@ def test_redis_and_memory_decide_alike(server: Server, seed: int) -> None:
                         "w", taken, "done", answer=b'{"a":1}', scopes=("team",), tokens=how[1], settled=False
                     )
                     await queue.backlog.release("w", taken)
+                    await queue.backlog.wake(("user", "team"))
                     return done
 
                 await both(finish)
@@ -367,6 +368,34 @@ def test_a_job_whose_worker_died_fails_where_that_was_chosen(server: Server) -> 
                 ended = await queue.result(job.id, 20)
         assert (ended.state, ended.attempts) == ("failed", 0)
         assert "its worker died" in ended.error
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("retries", "deaths", "state"), [(2, 2, "done"), (2, 3, "failed"), (0, 1, "done"), (0, 2, "failed")]
+)
+def test_a_job_whose_workers_die_again_and_again_is_not_asked_for_more_often_than_it_may_be(
+    server: Server, retries: int, deaths: int, state: str
+) -> None:
+    async def main() -> None:
+        own, asked = name(), list[str]()
+        gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=own))
+
+        async def provider(job: QueuedCall, call: Any) -> Any:
+            asked.append(job.id)
+            return answer_of(1)
+
+        async with AsyncLlmQueue(gate, patient(server.url), name=own, lease=0.2) as queue:
+            job = await queue.submit(body(100))
+            for number in range(deaths):
+                await asyncio.sleep(0.3 if number else 0)
+                taken = await queue.backlog.take(f"dead {number}")
+                assert isinstance(taken, Taken)
+            async with queue.worker(provider, retries=retries):
+                ended = await queue.result(job.id, 20)
+        assert (ended.state, bool(asked)) == (state, state == "done")
+        assert (f"{deaths} workers that had it have died" in ended.error) == (state == "failed")
 
     run(main())
 

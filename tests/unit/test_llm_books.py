@@ -164,6 +164,23 @@ def test_on_a_full_disk_entries_wait_and_it_is_logged_once(caplog: pytest.LogCap
     ]
 
 
+def test_entries_wait_while_something_else_is_in_the_place_of_books(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, aside = tmp_path / "calls.db", tmp_path / "aside.db"
+    books = open_books(place)
+    place.rename(aside)
+    with closing(sqlite3.connect(place)) as other:
+        other.execute("CREATE TABLE others (name TEXT)")
+    books.add(held(1))
+    until(lambda: "cannot be written, entries wait" in caplog.text)
+    aside.replace(place)
+    books.add(held(2))
+    assert books.flush(30) and books.dropped == 0
+    books.close()
+    assert records_of(place) == [held(1), held(2)]
+
+
 def test_books_that_cannot_be_written_are_given_up_when_they_are_closed(caplog: pytest.LogCaptureFixture) -> None:
     file = Slow()
     file.is_full = True

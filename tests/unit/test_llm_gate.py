@@ -19,6 +19,7 @@ from headgate import Decision, MemoryStore, RateLimited, Request
 from headgate.errors import ArgumentError, ConfigError
 from headgate.llm import AsyncLlmGate, Call, Entry, LlmGate, SoftLimit, StreamUsage, UnknownPriceError, Usage
 from headgate.testing import ManualClock
+from until import until
 
 PRICES = {"m": {"input": "1", "output": "10"}}
 LIMITS = "60/minute; 90000 tokens/minute bucket; 20000 input_tokens/minute bucket; 2 usd/day in UTC; 5 concurrent"
@@ -599,6 +600,40 @@ def test_a_webhook_is_told_once_of_each_soft_limit_until_it_is_as_new() -> None:
         ("team.usd", 60, "6", "red"),
         ("team.usd", 90, "9", "red"),
     ]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 soon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnumber\r\n",
+        b"HTTP/1.1 500 Oh\r\n\r\n",
+        b"",
+    ],
+)
+def test_a_webhook_that_answers_as_no_server_does_is_told_of_the_next_soft_limit(
+    answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: Queue[Any] = Queue()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):
+                asked, _ = server.accept()
+                with asked, asked.makefile("rb") as sent:
+                    size = 0
+                    while line := sent.readline().strip():
+                        size = int(line[15:]) if line.lower().startswith(b"content-length:") else size
+                    told.put(json.loads(sent.read(size)))
+                    asked.sendall(answer)
+
+        Thread(target=serve, daemon=True).start()
+        rule = {"name": "team", "by": ["team"], "limits": "10 usd/day in UTC", "warn": "50%", "hold": "max"}
+        gate = gate_of(rule, webhook=f"http://127.0.0.1:{server.getsockname()[1]}/budgets")
+        for team in ("red", "blue"):
+            assert gate.reserve("m", team=team, input_tokens=0, max_tokens=600_000)
+            assert told.get(timeout=30)["team"] == team
+    until(lambda: caplog.text.count("the webhook of soft limits") == 2)
 
 
 def test_the_books_have_each_hold_refusal_and_settling() -> None:

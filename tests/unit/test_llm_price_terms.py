@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from anthropic.types import MessageDeltaUsage, RawMessageDeltaEvent
 
 from headgate.errors import ArgumentError
 from headgate.llm import Entry, LlmGate, UnknownPriceError, Usage
@@ -150,3 +151,57 @@ def test_the_dearest_hour_that_a_lease_touches_is_held_and_the_hour_of_admission
     used = {"usage": {"prompt_tokens": 1000, "completion_tokens": 100}}
     assert settled(books, peak, used) == settled(books, quiet, used)
     assert all(entry.price.startswith("genai-prices ") for entry in books.entries), "the books have the version"
+
+
+ADVICE: dict[str, Any] = {
+    "type": "advisor_message", "model": "claude-opus-5", "input_tokens": 1000, "output_tokens": 100,
+}  # fmt: skip
+HAIKU = 1_500_000
+"""What 1,000 tokens of input and 100 of output of Claude Haiku 4.5 cost, in billionths of a dollar."""
+
+
+@pytest.mark.parametrize(
+    ("iterations", "cost"),
+    [
+        ([ADVICE], HAIKU + OPUS),
+        ([ADVICE, {"type": "message", "model": "claude-opus-5", "input_tokens": 9}, ADVICE], HAIKU + 2 * OPUS),
+        ([{**ADVICE, "type": "compaction"}], HAIKU + OPUS),
+        ([{**ADVICE, "model": None}], 2 * HAIKU),
+        ([{**ADVICE, "model": "a-model-that-nobody-knows"}], 2 * HAIKU),
+        ([{**ADVICE, "cache_read_input_tokens": 1000}], HAIKU + OPUS + 500_000),
+    ],
+)
+def test_what_another_model_made_beside_a_message_costs_what_that_model_does(
+    iterations: list[dict[str, Any]], cost: int
+) -> None:
+    books = Written()
+    gate = gate_of(books, prices={"claude-haiku-4-5": {"input": "1", "output": "5", "cache_read": "0.1"}})
+    told = message(iterations=iterations)
+    assert settled(books, asked(gate, "claude-haiku-4-5"), told)[0] == cost
+    call, asked_call = asked(gate, "claude-haiku-4-5"), asked(gate, "claude-haiku-4-5")
+    end: dict[str, Any] = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": told["usage"]}
+    list(call.stream([{"type": "message_start", "message": message(output_tokens=1)}, end, {"type": "message_stop"}]))
+    assert books.entries[-1].cost == cost
+    objects = [RawMessageDeltaEvent.construct(**{**end, "usage": MessageDeltaUsage.construct(**told["usage"])})]
+    list(asked_call.stream([{"type": "message_start", "message": message(output_tokens=1)}, *objects]))
+    assert books.entries[-1].cost == cost, "also what the package of the provider does not know"
+
+
+def test_a_usage_that_cannot_be_true_beside_one_that_can_costs_no_less_than_nothing() -> None:
+    books = Written()
+    gate = gate_of(books)
+    end = {"type": "message_delta", "delta": {}, "usage": {"output_tokens": -1, "iterations": [ADVICE]}}
+    call = asked(gate)
+    held = call.held.cost
+    list(call.stream([end, {"type": "message_stop"}]))
+    assert books.entries[-1].cost == held
+    answer = {**message(iterations=[ADVICE], output_tokens=-1), "content": [{"type": "text", "text": "Because."}]}
+    assert settled(books, asked(gate), answer)[0] == held
+
+
+def test_what_was_made_beside_a_message_makes_its_own_prompt_no_longer() -> None:
+    books = Written()
+    own = {"input_tokens": 120_000, "output_tokens": 100}
+    told = {"type": "message", "usage": {**own, "iterations": [{"type": "compaction", **own}]}}
+    call = gate_of(books).reserve("claude-sonnet-4-5", user="ann", input_tokens=120_000, max_tokens=100)
+    assert settled(books, call, told)[0] == 2 * (120_000 * 3_000 + 100 * 15_000), "above 200,000 tokens all cost twice"

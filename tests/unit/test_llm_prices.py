@@ -256,10 +256,12 @@ def test_what_is_no_price_is_an_error_that_names_its_place(told: dict[str, Any],
         ("m fast", "prices.m fast: after a model's name may follow service_tier, speed, inference_geo, processing"),
         ("m sped=fast", "prices.m sped=fast: after a model's name"),
         ("m speed=", "prices.m speed=: after a model's name"),
+        ("m*", "prices.m*: a price is that of one model: write a name without *"),
+        ("", "prices.: a price has the name of a model"),
         ("m speed=standard", "prices.m speed=standard: speed=standard is what calls usually have: leave it out"),
     ],
 )
-def test_a_name_of_terms_that_are_none_is_an_error(name: str, says: str) -> None:
+def test_a_name_that_no_model_or_terms_can_have_is_an_error(name: str, says: str) -> None:
     with pytest.raises(ConfigError) as raised:
         PriceBook({name: {"input": 1, "output": 1}})
     assert str(raised.value).startswith(says)

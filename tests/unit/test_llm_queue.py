@@ -419,6 +419,7 @@ def failing(*errors: BaseException | None) -> Callable[[QueuedCall, Any], Awaita
         (ProviderError("busy", status=429, retry_after=7), 990),
         (ProviderError("overloaded", status=529), 990),
         (ProviderError("broken", status=500), 990),
+        (ProviderError("the provider's proxy has no answer", status=524), 990),
         (ConnectionRefusedError("nobody there"), 990),
         (TimeoutError("no answer"), 890),  # perhaps it was answered: what was held for it stays
     ],
@@ -434,6 +435,42 @@ def test_a_provider_that_cannot_answer_is_asked_again(error: BaseException, rema
         assert await left(gate) in (remaining, remaining + 1)  # it refills by 1 in 87 seconds
 
     run(main())
+
+
+def test_a_provider_that_redirects_is_not_asked_again_and_nothing_stays_held_but_the_request() -> None:
+    async def main() -> None:
+        queue, gate, _ = of("1000 tokens/day bucket")
+        ids = [(await queue.submit(body(100), id=id)).id for id in ("a", "b")]
+        moved = ProviderError("the provider answered 308", status=308)
+        jobs = await serve(queue, failing(moved, answered(301)), ids)
+        assert [(job.state, job.attempts, job.tokens) for job in jobs] == [("failed", 0, 0)] * 2
+        assert await left(gate) == 1000
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "date", ["Fri, 27 Nov 2026 18:00:40 GMT", "Friday, 27-Nov-26 18:00:40 GMT", "Fri Nov 27 18:00:40 2026"]
+)
+def test_a_provider_that_says_by_a_date_when_to_try_again_is_obeyed(date: str) -> None:
+    async def main() -> None:
+        queue, _, clock = of()
+        start = clock.now_us()
+        job = await queue.submit(body(100))
+        error = answered(429, date="Fri, 27 Nov 2026 18:00:00 GMT", retry_after=date)
+        [done] = await serve(queue, failing(error), [job.id])
+        assert (done.state, done.started_us - start) == ("done", 40 * SECOND_US)
+
+    run(main())
+
+
+@pytest.mark.parametrize("date", ["Fri, 27 Nov", "Fri, 99 Nov 2026 18:00:40 GMT", "soon", "-1", "1e3", ""])
+def test_what_is_no_date_to_try_again_at_says_nothing(date: str) -> None:
+    assert failure_of(answered(429, retry_after=date)).retry_after_us is None
+
+
+def test_a_date_to_try_again_at_that_is_over_asks_for_no_wait() -> None:
+    assert failure_of(answered(503, retry_after="Fri, 27 Nov 2020 18:00:40 GMT")).retry_after_us == 0
 
 
 def test_retries_are_bounded_and_what_a_provider_refuses_is_not_asked_again() -> None:

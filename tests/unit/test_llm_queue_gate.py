@@ -10,7 +10,7 @@ import pytest
 
 from headgate.llm import AsyncLlmGate
 from headgate.llm.entry import Caller
-from headgate.llm.queue import AsyncLlmQueue, Pace, QueuedCall
+from headgate.llm.queue import AsyncLlmQueue, Pace, ProviderError, QueuedCall
 from headgate.llm.queue.asking import scopes_by_rules
 from headgate.llm.queue.worker import INLINE_BYTES
 from headgate.testing import ManualClock
@@ -73,6 +73,36 @@ def test_a_place_in_flight_that_is_freed_starts_the_next_job_at_once_and_not_whe
         assert most == 1
 
     run(main())
+
+
+def test_a_place_that_is_freed_as_a_job_waits_to_be_tried_again_starts_the_next_job_at_once() -> None:
+    async def main() -> None:
+        queue = AsyncLlmQueue(gate_of({"name": "all", "by": [], "limits": "1 concurrent"}))
+        asked, answers = asyncio.Event(), asyncio.Event()
+
+        async def ask(job: QueuedCall, call: Any) -> Any:
+            if job.id == "first":
+                asked.set()
+                await answers.wait()
+                raise ProviderError("broken", status=500, retry_after=3600)
+            return answer_of(10)
+
+        async with queue.worker(ask):
+            first = await queue.submit(body(), user="ann", id="first")
+            await asked.wait()
+            second = await queue.submit(body(), user="ben", id="second")
+            await until_it_waits_for_the_place(queue, second.id)
+            answers.set()
+            assert (await queue.result(second.id, 20)).state == "done"
+            assert (await queue.cancel(first.id)).state == "cancelled"
+
+    run(main())
+
+
+async def until_it_waits_for_the_place(queue: AsyncLlmQueue, id: str) -> None:
+    """Wait until a job was refused, and its lane is left alone."""
+    while not (await queue.position(id)).starts_in:  # noqa: ASYNC110
+        await asyncio.sleep(0)
 
 
 def test_a_job_without_a_price_fails_in_words_and_one_that_never_fits_is_refused() -> None:

@@ -112,6 +112,16 @@ def test_parts_are_never_larger_than_the_whole() -> None:
     assert usage_of(told) == Usage(5, 9, reasoning=9)
 
 
+@pytest.mark.parametrize("cache", [{}, {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}])
+def test_what_a_model_of_anthropic_thinks_is_reasoning(cache: dict[str, int]) -> None:
+    told = {"input_tokens": 5, "output_tokens": 9, "output_tokens_details": {"thinking_tokens": 7}, **cache}
+    assert usage_of(told) == Usage(5, 9, reasoning=7)
+    usage = StreamUsage()
+    usage.read({"type": "message_start", "message": {"usage": {"input_tokens": 5, "output_tokens": 1, **cache}}})
+    usage.read({"type": "message_delta", "delta": {}, "usage": {**told, "input_tokens": None}})
+    assert usage.usage == Usage(5, 9, reasoning=7) and usage.is_final
+
+
 def test_reasoning_that_a_server_tells_in_the_total_alone_counts() -> None:
     assert usage_of({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 115}) == Usage(10, 105)
 

@@ -117,7 +117,7 @@ async def _handler(how: dict[str, Any]) -> AsyncIterator[Any]:
     from headgate.llm.key_variables import may_be_shown
     from headgate.llm.queue.provider import HttpProvider
 
-    key = os.environ.get(how["key_from"], "")
+    key = os.environ.get(how["key_from"], "").strip()
     if how["key_from"] and not key:
         name = how["key_from"] if may_be_shown(how["key_from"]) else "variable of the name that --key-from gives"
         raise ConfigError(f"the environment has no {name}, which was to hold the provider's key")
@@ -128,7 +128,7 @@ async def _handler(how: dict[str, Any]) -> AsyncIterator[Any]:
 def _function(text: str) -> Any:
     """A function by its module and name; raises ConfigError."""
     module, _, name = text.partition(":")
-    if not module or not name:
+    if not module or not name or module.startswith("."):
         raise ConfigError(f"a handler is MODULE:NAME, such as jobs:ask, not {text[:60]!r}")
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:

@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
+from headgate.errors import ConfigError
 from headgate.policy.load import check_policy
 from headgate.policy.policy_file import read_policy_file
 from headgate.policy.problems import PolicyError, Problem, path_text, place_text
 from headgate.policy.schema import PolicyModel
 from headgate.policy.warnings import warnings_of
-from headgate.policy.yaml_source import LARGEST_BYTES, read_document
+from headgate.policy.yaml_source import LARGEST_BYTES, Document, read_document
 
 STANDARD_INPUT = "standard input"
 
@@ -49,13 +50,33 @@ def _check(file: str) -> _Checked:
     try:
         text = _standard_input() if file == "-" else read_policy_file(Path(file))
         document = read_document(text, checked.file)
-        checked.policy = check_policy(document)
-        checked.warnings = warnings_of(document, checked.policy)
+        policy = check_policy(document)
+        if wrong := _wrong_prices(document, policy):
+            raise PolicyError(checked.file, wrong)
+        checked.warnings = warnings_of(document, policy)
+        checked.policy = policy
     except PolicyError as error:
         checked.problems, checked.message = error.problems, str(error)
     except OSError as error:
         checked.problems = [Problem((), error.strerror or str(error))]
     return checked
+
+
+def _wrong_prices(document: Document, policy: PolicyModel) -> list[Problem]:
+    """What gates of language models would not take of the prices, which the policy alone does not tell."""
+    prices = {} if policy.llm is None else policy.llm.prices
+    if not prices:
+        return []
+    from headgate.llm.prices import PriceBook
+
+    problems = []
+    for name, price in prices.items():
+        try:
+            PriceBook({name: price})
+        except ConfigError as error:
+            message = str(error).removeprefix(f"prices.{name}: ")
+            problems.append(document.problem(("llm", "prices", name), message))
+    return problems
 
 
 def _standard_input() -> bytes:

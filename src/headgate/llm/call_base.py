@@ -6,7 +6,6 @@ docs/language-models.md has the table of what settles how.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headgate.decision import Decision
@@ -24,8 +23,8 @@ from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
 from headgate.llm.terms import terms_told
 from headgate.llm.tokens import count_text
-from headgate.llm.true_price import true_price
-from headgate.llm.usage import Usage, credible, field_of, read_usage, tells_input
+from headgate.llm.true_price import NOTHING_TOLD, ToldOfPrice, true_cost, true_price
+from headgate.llm.usage import Usage, credible, field_of, made_beside, read_usage, tells_input
 from headgate.llm.web_searches import with_searches
 from headgate.policy.rule_costs import GroupAmounts
 
@@ -34,8 +33,6 @@ log = logging.getLogger("headgate")
 Asked = tuple[KnownCall, CallSize, Price | None, tuple[int, ...], tuple[int, ...], int]
 """What was asked for a call: (what is known of it, its size, the dearest price that can apply, the output that is held
 by each way to hold, what that is of each unit, the moment)."""
-
-_NOTHING_TOLD: Mapping[str, str] = {}
 
 
 class Held(NamedTuple):
@@ -49,7 +46,7 @@ class Held(NamedTuple):
 class CallBase:
     """A call that was asked for; true where it is held. Settling it a second time changes nothing."""
 
-    __slots__ = ("_by_model", "_is_held", "_keyed", "_known", "_made", "_parts", "_price", "_reservation", "_size",
+    __slots__ = ("_is_held", "_keyed", "_known", "_made", "_parts", "_price", "_reservation", "_size",
                  "_told", "_units", "admitted_us", "settled", "warnings", "was_cut")  # fmt: skip
 
     def __init__(self, parts: GateParts, asked: Asked, reservation: Any, keyed: Any = None) -> None:
@@ -59,10 +56,7 @@ class CallBase:
         self._reservation = reservation
         self._keyed = keyed
         self._is_held = held = bool(reservation)
-        self._told = _NOTHING_TOLD
-        self._by_model: object = None
-        """The model that answered, as the answer says; the names that a stream tells, as a tuple."""
-
+        self._told = NOTHING_TOLD
         self.settled = False
         self.was_cut = False
         """Whether its stream was ended since nothing more could be held."""
@@ -192,15 +186,12 @@ class CallBase:
     def _settlement(self, mode: SettleMode, usage: Usage | None) -> tuple[Counted, Entry | None]:
         """What counts of it, and what goes into the books. Notes what is learned."""
         plan, cost = self._known.plan, 0
-        price = (
-            true_price(self._known, self._size, self._told, self._by_model, self.admitted_us, self._price)
-            if self._told or self._size.terms or self._size.others
-            else self._known.price(self.admitted_us, ()) or self._price
-        )
+        told = (self._known, self._size, self._told, self.admitted_us)
+        price = true_price(*told, self._price)
         amounts: Counted = None
         if usage is not None and mode == "exact":
             self._learn(usage, True)
-            cost = 0 if price is None else price.cost(usage)
+            cost = true_cost(*told, price, usage)
             amounts = used_units(usage, cost)
         elif mode == "failed" or mode == "cancelled":
             amounts = plan.request_alone() if mode == "failed" else plan.nothing()
@@ -210,7 +201,7 @@ class CallBase:
             self._learn(usage, False)
             held = self.held  # of each what is more counts, so that the books agree with the limits
             usage = usage._replace(input=max(usage.input, held.input), output=max(usage.output, held.output))
-            cost = 0 if price is None else price.cost(usage)
+            cost = true_cost(*told, price, usage)
             each = zip(plan.used(used_units(usage, cost)), plan.held(self._units), strict=True)
             amounts = GroupAmounts([max(own, least) for own, least in each])
             cost = max(cost, held.cost or 0)
@@ -274,8 +265,9 @@ class CallBase:
         shown = count_text(shown_text(answer), self.model).tokens if told is None else 0
         told = Usage(0, shown) if shown else told
         usage = None if told is None else with_searches(told, answer, self._size.searches)
-        self._told = {**terms_told(field_of(answer, "usage")), **terms_told(answer)}
-        self._by_model = field_of(answer, "model")
+        of_usage = field_of(answer, "usage")
+        terms = {**terms_told(of_usage), **terms_told(answer)}
+        self._told = ToldOfPrice(terms, field_of(answer, "model"), made_beside(of_usage))
         is_whole = usage is not None and not shown and tells_input(usage, self._size.input)
         if usage is not None and is_whole and field_of(answer, "object") == "response":
             self._parts.remember(field_of(answer, "id"), usage)
@@ -287,8 +279,8 @@ class CallBase:
 
     def _read_stream(self, usage: StreamUsage) -> tuple[SettleMode, Usage | None]:
         """How a stream is settled that has ended, or is read no further."""
-        self.was_cut, self._told, sent = self.was_cut or usage.was_cut, usage.terms, self._size.input
-        self._by_model = usage.models
+        self.was_cut, sent = self.was_cut or usage.was_cut, self._size.input
+        self._told = ToldOfPrice(usage.terms, usage.models, usage.beside)
         if usage.is_final and (told := credible(usage.usage, sent)) is not None and tells_input(told, sent):
             self._parts.remember(usage.response_id, told)
             held = 0 if usage.tells_searches else self._size.searches

@@ -174,6 +174,10 @@ def _version() -> str:
 def _own_key(name: str) -> tuple[str, Terms]:
     """The model and the terms of a price of the operator's: `my-model speed=fast`. Raises ConfigError."""
     model, *words = name.split(" ")
+    if not model:
+        raise ConfigError(f"prices.{name}: a price has the name of a model")
+    if "*" in model:  # as groups of models and rules may have, which would never be found
+        raise ConfigError(f"prices.{name}: a price is that of one model: write a name without *")
     pairs = [word.partition("=") for word in words]
     if not all(field in usual_values() and value for field, _, value in pairs):
         raise ConfigError(

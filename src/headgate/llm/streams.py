@@ -9,7 +9,7 @@ from typing import Any
 
 from headgate.llm.events import EventReader, ServerSentEvent
 from headgate.llm.terms import terms_told
-from headgate.llm.usage import Usage, field_of, usage_of
+from headgate.llm.usage import Usage, field_of, made_beside, usage_of
 from headgate.llm.web_searches import with_shown
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
@@ -58,6 +58,9 @@ class StreamUsage:
         """Whether more was made since a chunk told usage."""
 
         self._terms: dict[str, str] = {}
+        self.beside: tuple[tuple[str, Usage], ...] = ()
+        """What of `usage` was made beside a message, each with its model; see `made_beside`."""
+
         self.response_id = ""
         """The id of a response that later calls may refer to; "" where there is none."""
 
@@ -241,8 +244,10 @@ class StreamUsage:
             self._grow(usage_of(started))
         elif kind == "message_delta":
             usage = field_of(told, "usage")
+            usage = None if usage is None else {"input_tokens": 0, **_fields(usage)}
             self.was_cut = field_of(field_of(told, "delta"), "stop_reason") == "max_tokens"
-            self._grow(usage_of({"input_tokens": 0, **_fields(usage)} if usage is not None else None), is_final=True)
+            self.beside = made_beside(usage) or self.beside
+            self._grow(usage_of(usage), is_final=True)
         elif kind == "message_stop":
             self.has_ended = True
 
@@ -279,6 +284,7 @@ class StreamUsage:
 
 
 def _fields(told: Any) -> dict[str, Any]:
-    """The fields of a mapping or an object that are told."""
-    fields = told if isinstance(told, Mapping) else getattr(told, "__dict__", {})
+    """The fields of a mapping or an object that are told, those too that its package does not know yet."""
+    more = getattr(told, "model_extra", None) or {}
+    fields = told if isinstance(told, Mapping) else {**getattr(told, "__dict__", {}), **more}
     return {name: value for name, value in fields.items() if value is not None}

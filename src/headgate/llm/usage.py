@@ -57,13 +57,19 @@ def usage_of(told: Any) -> Usage | None:
         if field_of(told, "prompt_tokens") is not None:
             return _of_openai(told, "prompt", "completion")
         usage = _of_iteration(told)
-        iterations = field_of(told, "iterations")
-        for each in iterations if isinstance(iterations, list) else ():
-            if field_of(each, "type") not in _ITERATIONS_IN_TOTAL:
-                usage = Usage(*map(add, usage, _of_iteration(each)))
+        for _, more in _beside(told):
+            usage = Usage(*map(add, usage, more))
         return usage
     except _Nonsense:
         return None
+
+
+def made_beside(told: Any) -> tuple[tuple[str, Usage], ...]:
+    """What Anthropic made beside a message, of all that its usage tells: of each the model, "" for the call's own."""
+    try:
+        return () if told is None or field_of(told, "prompt_tokens") is not None else _beside(told)
+    except _Nonsense:
+        return ()
 
 
 def credible(usage: Usage | None, sent: int) -> Usage | None:
@@ -97,11 +103,29 @@ def _of_openai(told: Any, sent: str, made: str) -> Usage:
         total=_count(told, "total_tokens"),
         cache_read=_count(of_sent, "cached_tokens"),
         cache_write=_count(of_sent, "cache_write_tokens"),
-        reasoning=_count(of_made, "reasoning_tokens"),
+        reasoning=_reasoning(of_made),
         audio_input=_count(of_sent, "audio_tokens"),
         audio_output=_count(of_made, "audio_tokens"),
         image_output=_count(of_made, "image_tokens"),
     )
+
+
+def _beside(told: Any) -> tuple[tuple[str, Usage], ...]:
+    """The iterations of a message that its own numbers leave out."""
+    iterations = field_of(told, "iterations")
+    if not isinstance(iterations, list):
+        return ()
+    found = [each for each in iterations if field_of(each, "type") not in _ITERATIONS_IN_TOTAL]
+    models = [field_of(each, "model") for each in found]
+    return tuple(
+        (model if isinstance(model, str) else "", _of_iteration(each))
+        for model, each in zip(models, found, strict=True)
+    )
+
+
+def _reasoning(details: Any) -> int:
+    """What of the output was reasoning, or thinking, as Anthropic calls it."""
+    return 0 if details is None else max(_count(details, "reasoning_tokens"), _count(details, "thinking_tokens"))
 
 
 def _of_iteration(told: Any) -> Usage:
@@ -123,6 +147,7 @@ def _of_messages(told: Any) -> Usage:
         cache_read=read,
         cache_write=written,
         cache_write_hour=hour,
+        reasoning=_reasoning(field_of(told, "output_tokens_details")),
     )._replace(web_searches=searches)
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 import urllib.request
 from collections import OrderedDict
+from http.client import HTTPException
 from queue import Empty, Full, Queue
 from threading import Lock, Thread
 from urllib.error import HTTPError
@@ -83,7 +84,7 @@ class Webhook:
                 self._send(limit)
             except HTTPError as error:
                 log.warning("the webhook of soft limits answered with status %d", error.code)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:
                 log.warning("the webhook of soft limits cannot be reached: %s", type(error).__name__)
 
     def _send(self, limit: SoftLimit) -> None:

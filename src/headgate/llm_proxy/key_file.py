@@ -78,15 +78,22 @@ class KeyFile:
             return changed
 
     def _write(self, keys: list[OwnKey]) -> None:
-        """Put a new file in place of the old one; a process that is killed leaves the one or the other, whole."""
+        """Put a new file in place of the old one; a process that is killed leaves the one or the other, whole.
+
+        It stays its owner's, whoever changes it: a proxy that could not read it would go on with the keys from before.
+        """
+        place = self._place()
         text = json.dumps({"version": 1, "keys": [key_values(key) for key in keys]}, indent=1) + "\n"
-        number, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        number, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
         try:
+            with suppress(FileNotFoundError, PermissionError):
+                owner = place.stat()
+                os.fchown(number, owner.st_uid, owner.st_gid)
             with os.fdopen(number, "w") as file:  # mkstemp makes it readable for its owner alone
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).replace(self.path)
+            Path(name).replace(place)
         except BaseException:
             with suppress(OSError):
                 Path(name).unlink()
@@ -95,9 +102,14 @@ class KeyFile:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Changes of several processes come one after another."""
-        with self.path.with_name(f".{self.path.name}.lock").open("w") as lock:
+        place = self._place()
+        with place.with_name(f".{place.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+    def _place(self) -> Path:
+        """Where the file itself is: a link to it stays one, so that a proxy which was given the file sees changes."""
+        return Path(os.path.realpath(self.path))
 
 
 def _identity(path: Path) -> _FileIdentity:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self
 from weakref import WeakSet
 
 from headgate.clock import now_us
-from headgate.errors import ArgumentError
+from headgate.errors import ArgumentError, ConfigError
 from headgate.llm.books.records import Dropped, Record
 from headgate.llm.entry import Entry
 
@@ -213,7 +213,7 @@ class QueuedBooks:
             note = [self._file.encode(Dropped(now_us(), untold))] if untold else []
             try:
                 self._file.append([*encoded, *note])
-            except OSError as error:
+            except (OSError, ConfigError) as error:  # the latter where something else is at its place
                 self._tell_failure(error)
                 if self._given_up:
                     self._drops.count(len(encoded))
@@ -225,7 +225,7 @@ class QueuedBooks:
                 self._tell_success(untold)
                 return
 
-    def _tell_failure(self, error: OSError) -> None:
+    def _tell_failure(self, error: OSError | ConfigError) -> None:
         if not self._has_told_failure:
             self._has_told_failure = True
             log.error("books %s: cannot be written, entries wait: %s", self.name, error)

@@ -124,7 +124,7 @@ class Attempt:
             return
         if self._why == "cancelled" or self._setting.fails_when_lost:
             await self._finish("failed", error="its worker was stopped, and the provider may have been asked")
-            await patiently(self._call.settle_unknown)
+            await self._settled(self._call.settle_unknown)
         else:
             await self._park(0, burnt=False, failed=False)
             self._leave_hold()
@@ -147,9 +147,15 @@ class Attempt:
         if is_own:
             call = self._call
             settled = {"refused": call.settle_failed, "not sent": call.cancel, "unknown": call.settle_unknown}
-            await patiently(settled[failure.held])
+            await self._settled(settled[failure.held])
         else:
             self._leave_hold()
+
+    async def _settled(self, settle: Callable[[], Awaitable[Any]]) -> None:
+        """Settle its hold, and let jobs ask that wait for what this gives back: its place in flight, perhaps more."""
+        await patiently(settle)
+        if self._scopes:
+            await patiently(lambda: self._setting.backlog.wake(self._scopes))
 
     async def _finish(
         self, state: JobState, *, answer: bytes = b"", error: str = "", tokens: int | None = None, settled: bool = True

@@ -167,6 +167,10 @@ class Backlog(Protocol):
         """The hold of a job that is done was settled."""
         ...
 
+    async def wake(self, scopes: tuple[str, ...]) -> None:
+        """Something was given back to limits of these scopes: of each the first that waits for it may ask again."""
+        ...
+
     async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, Gone]:
         """Say that a worker lives and has these jobs; gives those that it has no more, and why."""
         ...

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 
+from headgate.clock import SYSTEM_CLOCK
+
 _BUSY = frozenset({429, 503, 529})
-_AGAIN = frozenset({408, 409, 425, 500, 502, 504})
+_AGAIN = frozenset({408, 409, 425})
 _UNCONNECTED = frozenset({"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "PoolTimeout"})
 _NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?", re.ASCII)
 LONGEST_RETRY_US = 24 * 3600 * 1_000_000
@@ -53,7 +57,7 @@ def failure_of(error: BaseException) -> Failure:
     if status:
         busy, again = status in _BUSY, _should_retry_of(error)
         if again is None:
-            again = busy or status in _AGAIN
+            again = busy or status in _AGAIN or status >= 500
         return Failure(message, again, busy, "refused", _retry_after_of(error))
     names = {each.__name__ for link in _chain(error) for each in type(link).__mro__}
     if names & _UNCONNECTED:
@@ -86,7 +90,7 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 def _status_of(error: BaseException) -> int:
     for holder in (error, getattr(error, "response", None)):
         status = getattr(holder, "status_code", None)
-        if isinstance(status, int) and 400 <= status <= 599:
+        if isinstance(status, int) and 300 <= status <= 599:  # one that redirects has made nothing
             return status
     return 0
 
@@ -115,12 +119,28 @@ def should_retry(headers: Any) -> bool | None:
 
 
 def retry_after_us(headers: Any) -> int | None:
-    """Microseconds that the fields of an answer ask to wait for; None where they ask none, or tell a date."""
+    """Microseconds that the fields of an answer ask to wait for; None where they ask none.
+
+    A date counts from the moment that the answer itself tells, else from that of this host.
+    """
     fields = _fields_of(headers)
     for name, unit_us in (("retry-after-ms", 1_000), ("retry-after", 1_000_000)):
         if _NUMBER.fullmatch(told := fields.get(name, "")):
             return min(LONGEST_RETRY_US, round(float(told) * unit_us))
-    return None
+    until_us = _date_us(fields.get("retry-after", ""))
+    if until_us is None:
+        return None
+    sent_us = _date_us(fields.get("date", ""))
+    return min(LONGEST_RETRY_US, max(0, until_us - (SYSTEM_CLOCK.now_us() if sent_us is None else sent_us)))
+
+
+def _date_us(text: str) -> int | None:
+    """The moment of an HTTP date (RFC 9110, 5.6.7), None for what is none."""
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()) * 1_000_000
 
 
 def _fields_of(headers: Any) -> dict[str, str]:

@@ -162,6 +162,10 @@ class MemoryBacklog:
     async def release(self, worker: str, taken: Taken) -> None:
         """Nothing is left to do: whoever settles here lives as long as the job."""
 
+    async def wake(self, scopes: tuple[str, ...]) -> None:
+        self._lanes.wake_scopes(scopes)
+        self.news.tell("freed", "")
+
     async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, Gone]:
         gone: dict[str, Gone] = {}
         for id in ids:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_FREES = frozenset({"submitted", "parked", "ended", "cancelled"})
+_FREES = frozenset({"submitted", "parked", "ended", "freed", "cancelled"})
 """What may let a worker take a job."""
 
 
@@ -21,7 +21,7 @@ class News:
         self._by_job: dict[str, set[asyncio.Event]] = {}
 
     def tell(self, kind: str, id: str) -> None:
-        """Something happened to a job: "submitted", "taken", "parked", "ended" or "cancelled"."""
+        """Something happened to a job: "submitted", "taken", "parked", "ended", "cancelled"; or a limit was "freed"."""
         for event in self._by_job.get(id, ()):
             event.set()
         for event in self._workers if kind in _FREES else ():

@@ -19,21 +19,24 @@ except ModuleNotFoundError as error:
 _ANTHROPIC_VERSION = "2023-06-01"
 _VERSION_PATH = re.compile(r"/v1/?$")
 _SHOWN = 300
+_KEY_REFUSED = 401
 
 
 class HttpProvider:
     """Sends the body of a job to `URL` and its path, and gives the answer: `async with HttpProvider(url) as ask`.
 
     `key` goes as OpenAI's dialect has it, or Anthropic's for its path. The job's id is its idempotency key. An answer
-    may have `most_bytes`; a call may take `timeout` seconds. Raises ConfigError for what is no URL.
+    may have `most_bytes`; a call may take `timeout` seconds. Raises ConfigError for what is no URL, or no key.
     """
 
     def __init__(self, url: str, key: str = "", *, timeout: float = 600.0, most_bytes: int = 16 << 20) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        if not _is_api(url):
             raise ConfigError("a provider is the URL of its API, such as https://api.openai.com/v1")
-        if parts.username or parts.password:
+        if "@" in urlsplit(url).netloc:
             raise ConfigError("a provider's URL has no user and no password; its key is given apart")
+        key = key.strip()  # files of keys end in a line's end
+        if not key.isascii() or not key.isprintable():  # the client's own error would show it, to who gave the job
+            raise ConfigError("the provider's key cannot be sent in a header: a key is printable ASCII on one line")
         self._url = _VERSION_PATH.sub("", url).rstrip("/")
         self._key = key
         self._most_bytes = most_bytes
@@ -55,6 +58,8 @@ class HttpProvider:
                     raise ValueError(f"the provider's answer has more than {self._most_bytes:,} bytes")
         if response.status_code != 200:
             said = told[:_SHOWN].decode("utf-8", "replace")
+            if response.status_code == _KEY_REFUSED:  # it may quote the key, which is not for those who give jobs
+                said = "it does not take the key"
             wait_us = retry_after_us(response.headers)
             raise ProviderError(
                 f"the provider answered {response.status_code}: {said}",
@@ -74,3 +79,13 @@ class HttpProvider:
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
+
+
+def _is_api(url: str) -> bool:
+    """Whether paths can be put behind a URL, and asked for."""
+    try:
+        parts = urlsplit(url)
+        is_reachable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half an address in brackets, or a port that is none
+        return False
+    return is_reachable and url.isprintable() and not (parts.query or parts.fragment)

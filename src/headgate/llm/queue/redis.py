@@ -109,6 +109,9 @@ class RedisBacklog:
     async def release(self, worker: str, taken: Taken) -> None:
         await self._run("release", worker, taken.id)
 
+    async def wake(self, scopes: tuple[str, ...]) -> None:
+        await self._run("wake", *scopes)
+
     async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, Gone]:
         reply = await self._run("keep", worker, *ids)
         return {id: word.decode() for id, word in zip(ids, reply, strict=True) if word}

@@ -35,7 +35,7 @@ class LlmWorker:
     """Serves a queue until it is stopped; made by `AsyncLlmQueue.worker`.
 
     A job that a worker had when it died is done `again` by another, or is to `fail` (`when_lost`): the provider may
-    have been asked already. `retries` bounds how often it is asked again for one job.
+    have been asked already. `retries` bounds how often it is asked again for one job, but for the first death.
     """
 
     def __init__(
@@ -144,8 +144,7 @@ class LlmWorker:
             return
         if taken.former:
             await self._end_former(taken)
-        if taken.state == "running" and taken.deliveries > 1 and self._setting.fails_when_lost:
-            lost = "its worker died, and the provider may have been asked"
+        if taken.state == "running" and (lost := self._lost(taken)):
             await self._backlog.finish(self.name, taken, "failed", error=lost)
             return
         body = body_of(taken)
@@ -181,6 +180,16 @@ class LlmWorker:
             await self._start(taken, call)
         else:
             await self._refused(taken, call)
+
+    def _lost(self, taken: Taken) -> str:
+        """Why a job ends whose workers have died, the last ones in a row; "" where it is asked for again."""
+        deaths, setting = taken.deliveries - 1, self._setting
+        if deaths and setting.fails_when_lost:
+            return "its worker died, and the provider may have been asked"
+        if deaths and taken.attempts + deaths > max(1, setting.retries):  # what it does may be what kills them
+            died = "its worker has died" if deaths == 1 else f"{deaths} workers that had it have died"
+            return f"{died}, and it is not tried again"
+        return ""
 
     async def _begin_anew(self, taken: Taken, body: dict[str, Any]) -> None:
         """Go on with a job that a worker which died held by another estimate, so that it is charged once.

@@ -429,6 +429,13 @@ operations['release'] = function(worker, id)
   return {'released'}
 end
 
+-- scopes
+operations['wake'] = function(...)
+  for _, scope in ipairs({...}) do wake_scope(scope) end
+  tell('freed', '')
+  return {'woken'}
+end
+
 -- worker, ids; the answer has a word for each
 operations['keep'] = function(worker, ...)
   local told = {}
