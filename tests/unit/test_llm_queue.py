@@ -470,7 +470,19 @@ def test_what_is_no_date_to_try_again_at_says_nothing(date: str) -> None:
 
 
 def test_a_date_to_try_again_at_that_is_over_asks_for_no_wait() -> None:
-    assert failure_of(answered(503, retry_after="Fri, 27 Nov 2020 18:00:40 GMT")).retry_after_us == 0
+    assert failure_of(answered(503, retry_after="Fri, 27 Nov 2020 18:00:40 GMT")).retry_after_us is None
+
+
+def test_who_says_to_try_again_now_is_asked_after_the_usual_pause() -> None:
+    async def main() -> None:
+        for error in (ProviderError("busy", status=429, retry_after=0), answered(503, retry_after="0")):
+            queue, _, clock = of()
+            start = clock.now_us()
+            job = await queue.submit(body(100))
+            [done] = await serve(queue, failing(error), [job.id])
+            assert (done.state, done.started_us - start) == ("done", SECOND_US)
+
+    run(main())
 
 
 def test_retries_are_bounded_and_what_a_provider_refuses_is_not_asked_again() -> None:

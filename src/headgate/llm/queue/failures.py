@@ -96,11 +96,14 @@ def _status_of(error: BaseException) -> int:
 
 
 def _retry_after_of(error: BaseException) -> int | None:
-    """Microseconds that a provider asks to wait for, by its error or the fields of its answer; None if it asks none."""
+    """Microseconds that a provider asks to wait for, by its error or the fields of its answer; None if it asks none.
+
+    "Now" is none: all tries of a job would be used up at once.
+    """
     own = getattr(error, "retry_after", None)
     if isinstance(own, int | float) and not isinstance(own, bool) and 0 <= own < 1e9:
-        return min(LONGEST_RETRY_US, round(own * 1_000_000))
-    return retry_after_us(_headers_of(error))
+        return min(LONGEST_RETRY_US, round(own * 1_000_000)) or None
+    return retry_after_us(_headers_of(error)) or None
 
 
 def _should_retry_of(error: BaseException) -> bool | None:
