@@ -322,6 +322,25 @@ def test_a_key_is_what_get_cache_key_was() -> None:
         assert [site.ask(X_User=it).status_code for it in "131"] == [200, 200, 429]
 
 
+def test_get_ident_of_a_key_believes_trusted_proxies_alone() -> None:
+    class ByIdent(RateLimitThrottle):
+        limits = "1/minute"
+
+        def key(self, request: Any, view: Any) -> Any:
+            return self.get_ident(request)
+
+    paths = [path("", throttled(ByIdent))]
+    with Site(paths) as site:
+        sent = [site.ask(X_Forwarded_For=f"198.51.100.{number}").status_code for number in range(3)]
+        assert sent == [200, 429, 429]
+    with Site(paths, HEADGATE={"trusted_hops": 1}) as site:
+        clients = ("198.51.100.1", "198.51.100.2", "192.0.2.9, 198.51.100.1")
+        assert [site.ask(X_Forwarded_For=client).status_code for client in clients] == [200, 200, 429]
+    with Site(paths, rest={"NUM_PROXIES": 1}) as site:
+        clients = ("198.51.100.1", "198.51.100.2", "192.0.2.9, 198.51.100.1")
+        assert [site.ask(X_Forwarded_For=client).status_code for client in clients] == [200, 200, 429]
+
+
 def test_names_of_rest_framework_that_nothing_would_read_are_told() -> None:
     with pytest.raises(ConfigError, match=r"Uploads\.rate is REST framework's, and limits nothing: write it as limits"):
 

@@ -142,6 +142,15 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         decision = None if self._judgement is None else self._judgement.decision
         return None if decision is None else decision.retry_after
 
+    def get_ident(self, request: Any) -> str:
+        """The address of the client, for a `key` that was a `get_cache_key`: by the rules of settings.HEADGATE.
+
+        REST framework's own believes all of X-Forwarded-For where NUM_PROXIES does not say how many proxies there are.
+        """
+        if api_settings.NUM_PROXIES is not None:
+            return str(super().get_ident(request))
+        return site().client(RestRequest(request, None, ""), self.options)
+
     def _is_repeated(self, view: Any) -> bool:
         """Whether the view names this class several times, and it was asked already: it is one limit."""
         classes: list[Any] = list(getattr(view, "throttle_classes", ()))

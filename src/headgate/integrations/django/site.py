@@ -17,11 +17,13 @@ from django.core.signals import setting_changed  # type: ignore[import-untyped]
 from headgate.decorator import is_coroutine_function
 from headgate.drive import answered
 from headgate.errors import ConfigError
+from headgate.http.server.counted_keys import address_rules
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.functions import OF_A_REQUEST, is_portable, takes
 from headgate.http.server.gate_requests import GateRequests
 from headgate.http.server.options import Answering, Options, RouteOptions
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
+from headgate.policy.client_address import UNIX
 from headgate.policy.request import Request
 from headgate.stores.protocol import Store
 from headgate.stores.url import open_store
@@ -104,6 +106,11 @@ class Site:
         if limits is None:
             return None
         return self.enforcer(limits, cast(RouteOptions, {"scope": _SITE, **told}), asynchronous=asynchronous)
+
+    def client(self, request: Request, options: RouteOptions) -> str:
+        """The address that a view or a throttle counts a request by where it has no other key."""
+        rules = address_rules({**self._shared, **options})
+        return rules.client(request.client_ip, request.headers.get(rules.header, "") if rules.header else "") or UNIX
 
     def close(self) -> None:
         """Close the stores that were opened here."""
