@@ -78,6 +78,10 @@ def test_identities_of_calls_are_built_in() -> None:
         ({"lease": "32 days"}, "llm.lease: must be at most 31 days, not '32 days'"),
         ({"lease": 60}, 'llm.lease: must be a time such as "10m", not 60'),
         ({"webhook": "example.com/?token=secret"}, "llm.webhook: must be a URL such as"),
+        ({"webhook": "https://[2001:db8::1/budgets"}, "llm.webhook: must be a URL such as"),
+        ({"webhook": "https://ann:secret@example.com/"}, "llm.webhook: must be a URL such as"),
+        ({"webhook": "https://example.com:99999/"}, "llm.webhook: must be a URL such as"),
+        ({"webhook": "https://:8080/"}, "llm.webhook: must be a URL such as"),
         ({"prizes": {}}, "llm.prizes: no such field; did you mean 'prices'?"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from headgate.holding import LONGEST_LEASE_US
 from headgate.money import read_money
@@ -78,7 +79,12 @@ def read_warn(value: object) -> int:
 
 
 def _webhook(value: str) -> str:
-    if not _URL.fullmatch(value):
+    try:
+        parts = urlsplit(value)
+        is_reachable = bool(_URL.fullmatch(value) and parts.hostname) and "@" not in parts.netloc and parts.port != 0
+    except ValueError:  # half an address in brackets, or a port that is none
+        is_reachable = False
+    if not is_reachable:
         raise ValueError('must be a URL such as "https://hooks.example.com/budgets"')  # it may have a secret in it
     return value
 
