@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import click
 
+from headgate.cli.policies import policy_text, shown_name
 from headgate.policy.load import check_policy
-from headgate.policy.policy_file import read_policy_file
 from headgate.policy.problems import PolicyError, Problem, path_text, place_text
 from headgate.policy.schema import PolicyModel
 from headgate.policy.warnings import warnings_of
-from headgate.policy.yaml_source import LARGEST_BYTES, read_document
-
-STANDARD_INPUT = "standard input"
+from headgate.policy.yaml_source import read_document
 
 
 @dataclass(slots=True)
@@ -45,10 +42,9 @@ def run_validate(files: Sequence[str], *, as_json: bool) -> bool:
 
 
 def _check(file: str) -> _Checked:
-    checked = _Checked(STANDARD_INPUT if file == "-" else file)
+    checked = _Checked(shown_name(file))
     try:
-        text = _standard_input() if file == "-" else read_policy_file(Path(file))
-        document = read_document(text, checked.file)
+        document = read_document(policy_text(file), checked.file)
         checked.policy = check_policy(document)
         checked.warnings = warnings_of(document, checked.policy)
     except PolicyError as error:
@@ -56,12 +52,6 @@ def _check(file: str) -> _Checked:
     except OSError as error:
         checked.problems = [Problem((), error.strerror or str(error))]
     return checked
-
-
-def _standard_input() -> bytes:
-    from headgate.replay.pipes import standard_input
-
-    return standard_input().read(LARGEST_BYTES + 1)
 
 
 def _tell(checked: _Checked) -> None:
