@@ -9,7 +9,8 @@ import lzma
 import random
 import re
 import tracemalloc
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -403,6 +404,29 @@ def test_entries_are_put_in_order_whatever_the_disorder(
         except FarOutOfOrder:
             return
         assert merged == expected
+
+
+def test_of_many_logs_no_more_is_held_than_of_a_few() -> None:
+    block, read = entries_at([7] * 1_000), Counts[int]()
+
+    def log(number: int) -> Iterator[list[Entry]]:
+        for _ in range(30):
+            read[number] += len(block)
+            yield block
+
+    for logs, most in ((1, 80_000), (20, 700_000), (40, 700_000)):
+        read.clear()
+        next(ordered([log(number) for number in range(logs)]))
+        assert (len(read), read.total() <= most) == (logs, True)
+
+
+def test_small_logs_out_of_order_share_a_temporary_file(tmp_path: Path) -> None:
+    first, second = entries_at([5, 3, 9], "a"), entries_at([3, 1, 9], "b")
+    expected = sorted(first + second, key=lambda entry: entry[0])
+    blocks = sorted_on_disk([[first], [second]], tmp_path)
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    assert flat(blocks) == expected
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened - 1
 
 
 def write_log(path: Path, times: list[int], client: str = "1.2.3.4") -> Path:
