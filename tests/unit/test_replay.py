@@ -406,6 +406,14 @@ def test_entries_are_put_in_order_whatever_the_disorder(
         assert merged == expected
 
 
+def test_lines_that_an_open_quote_takes_into_a_row_are_counted(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text('time,client,path\n1768467600,192.0.2.1,/\n1768467601,"192.0.2.1,/\n1768467602,192.0.2.1,/\n')
+    told = summary(replay([Log(log, Reading())], [("p", policy())], lambda step: None), 5)
+    unread = [(one["line"], one["reason"]) for one in told["unparsed_lines"]]
+    assert (told["requests"], told["unparsed"], unread) == (1, 2, [(3, "it has 2 of 3 columns")])
+
+
 def test_of_many_logs_no_more_is_held_than_of_a_few() -> None:
     block, read = entries_at([7] * 1_000), Counts[int]()
 

@@ -176,12 +176,13 @@ class Log:
                     yield read(row)
             except StopIteration:
                 return
-            except (Unreadable, UnknownTime) as error:
-                tally.add(self.name, rows.line_num, str(error), delimiter.join(row))
-            except csv.Error as error:
+            except (Unreadable, UnknownTime, csv.Error) as error:
                 # An open quote takes in what follows, up to a bound: those lines are lost as well.
                 lost = max(1, rows.line_num - before)
-                tally.add(self.name, before + 1, f"it is no row: {_fault(error)}", "", lost)
+                reason, text = str(error), delimiter.join(row)
+                if isinstance(error, csv.Error):
+                    reason, text = f"it is no row: {_fault(error)}", ""
+                tally.add(self.name, before + 1, reason, text, lost)
 
     def _blocks(self, chunks: Iterator[bytes], tally: Tally) -> Iterator[tuple[int, str]]:
         """Blocks of whole lines, each with the number of its first. Only a line feed ends a line."""
