@@ -243,6 +243,20 @@ def test_a_record_of_a_later_day_begins_a_file_and_the_oldest_ones_go(tmp_path: 
     assert len(records_of(file.path)) == 7
 
 
+def test_books_behind_a_symbolic_link_are_rotated_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "books.jsonl"
+    link.symlink_to(tmp_path / "disk" / "calls.jsonl")
+    file = JsonLinesFile(link, most_bytes=4096)
+    entries = [held(number) for number in range(60)]
+    for entry in entries:
+        file.append([file.encode(entry)])
+    file.close()
+    assert (link.is_symlink(), sorted(one.name for one in tmp_path.iterdir())) == (True, ["books.jsonl", "disk"])
+    assert [one.parent for one in older_files(link)] == [tmp_path / "disk"] * 2
+    assert records_of(link) == entries
+
+
 def test_a_file_that_cannot_be_put_aside_grows_on_and_that_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

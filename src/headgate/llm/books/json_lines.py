@@ -129,11 +129,11 @@ class JsonLinesFile:
         """
         try:
             os.fsync(descriptor)
-            older = older_files(self.path)
-            number = 1 + max((number_of(file) for file in older), default=0)
+            path = self.path.resolve()  # not the symbolic link, which goes on to say where the books are
+            number = 1 + max((number_of(file) for file in older_files(path)), default=0)
             moment = datetime.fromtimestamp((_first_moment(descriptor) or 0) // 1_000_000, UTC)
-            aside = self.path.with_name(f"{self.path.stem}-{moment:%Y%m%d}-{number:06}{self.path.suffix}")
-            self.path.rename(aside)
+            aside = path.with_name(f"{path.stem}-{moment:%Y%m%d}-{number:06}{path.suffix}")
+            path.rename(aside)
         except OSError as error:
             if not self._has_told_failure:
                 self._has_told_failure = True
@@ -157,7 +157,11 @@ class JsonLinesFile:
 
 
 def older_files(path: Path) -> list[Path]:
-    """The files that were put aside, the oldest first, each once: where it is not yet compressed, as it was."""
+    """The files that were put aside, the oldest first, each once: where it is not yet compressed, as it was.
+
+    They lie beside the file itself, also where `path` is a symbolic link to it.
+    """
+    path = path.resolve() if path.is_symlink() else path
     form = re.compile(rf"{re.escape(path.stem)}-[0-9]{{8}}-([0-9]{{6,}}){re.escape(path.suffix)}(\.gz)?")
     found: dict[int, Path] = {}
     for file in sorted(path.parent.iterdir(), reverse=True):  # what is compressed comes first, and is replaced
