@@ -309,6 +309,7 @@ COMPRESSIONS: list[tuple[str, Callable[[bytes], bytes]]] = [
     ("xz", lzma.compress),
     ("bzip2", bz2.compress),
     ("zstd", lambda data: zstandard.ZstdCompressor().compress(data)),
+    ("zstd by pzstd", lambda data: b"P*M\x18\x04\0\0\0size" + zstandard.ZstdCompressor().compress(data)),
     ("zstd in two frames", lambda data: b"".join(map(zstandard.ZstdCompressor().compress, (data[:40], data[40:])))),
 ]  # fmt: skip
 
