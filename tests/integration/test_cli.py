@@ -183,6 +183,23 @@ def test_replay_reads_standard_input_compressed_or_not(log: Path) -> None:
         assert json.loads(told.stdout)["requests"] == 12
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["explain", "-", "--path", "/x"],
+        ["capacity", "-", "--users", "9", "--rate", "9"],
+        ["replay", "{log}", "--policy", "-", "--compare", SHOP],
+        ["replay", "{log}", "--policy", SHOP, "--compare", "-"],
+    ],
+)
+def test_a_policy_may_be_standard_input(command: list[str], log: Path) -> None:
+    told = run_headgate(*[word.format(log=log) for word in command], input=Path(SHOP).read_text())
+    assert (told.returncode, "login" in told.stdout) == (0, True)
+    broken = run_headgate(*[word.format(log=log) for word in command], input="version: 1\nrules: 7\n")
+    assert (broken.returncode, broken.stdout) == (1, "")
+    assert "standard input:2:1: rules: must be a list" in broken.stderr
+
+
 def test_replay_writes_a_report_and_compares(log: Path, tmp_path: Path) -> None:
     wider = tmp_path / "wider.yaml"
     wider.write_text("version: 1\nrules:\n  - {name: login, by: [ip], limits: 8/minute log}\n")
@@ -340,6 +357,8 @@ BAD_CALLS = [
     (["replay", SHOP, "--policy", SHOP, "--from", "2015-09-02", "--to", "2015-09-02"], 2, "--from comes before --to"),
     (["replay", SHOP, "--policy", SHOP, "--date", "1995"], 2, "write 1995-08-29, or 1995-08"),
     (["replay", "-", "-", "--policy", SHOP], 2, "standard input can be read once"),
+    (["replay", "-", "--policy", "-"], 2, "standard input can be read once"),
+    (["replay", "x.log", "--policy", "-", "--compare", "-"], 2, "standard input can be read once"),
     (["replay", "/", "--policy", SHOP], 1, "/: Is a directory"),
     (["replay", "--policy", SHOP], 2, "Missing argument"),
     (["replay", SHOP], 2, "Missing option '--policy'"),

@@ -485,6 +485,10 @@ def test_what_cannot_be_served_is_told_in_a_message(tmp_path: Path) -> None:
     assert "cannot listen on 127.0.0.1" in busy.stderr
     nowhere = run_headgate("serve", str(policy), "--port", "0", "--host", "no.such.host.invalid")
     assert "cannot listen on no.such.host.invalid" in nowhere.stderr
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        port = taken.getsockname()[1]
+        busy = run_headgate("serve", str(policy), "--port", str(port), "--host", "::1")
+    assert f"cannot listen on [::1]:{port}: " in busy.stderr
     store = run_headgate("serve", str(policy), "--store", "mysql://u:hunter2@h")
     assert "a store is one of memory://" in store.stderr
     assert "hunter2" not in store.stderr

@@ -215,6 +215,16 @@ def test_the_memory_of_each_process_is_refused_as_a_store(policy: Path) -> None:
     assert "headgate: --store: memory counts for each process alone" in given.stderr
 
 
+def test_workers_start_where_the_zone_takes_all_of_a_containers_shared_memory(policy: Path) -> None:
+    own_memory = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh"]
+    if subprocess.run([*own_memory, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a file system")
+    command = headgate_command("serve", str(policy), "--port", "0", "--workers", "2")
+    with service_of([*own_memory, *command]) as service:
+        assert service.check().status_code == 200
+        assert 'headgate_decisions_total{result="allowed"' in service.client.get("/metrics").text
+
+
 def test_what_cannot_be_served_is_told_once_and_nothing_starts(policy: Path, zone: str) -> None:
     def message(*arguments: str) -> str:
         told = run_headgate("serve", str(policy), "--workers", "2", *arguments)

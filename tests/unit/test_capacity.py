@@ -148,6 +148,21 @@ def test_a_key_of_all_requests_is_good_for_what_one_shard_decides() -> None:
     assert over.round_trips == 1
 
 
+@pytest.mark.parametrize(
+    ("exempt", "method", "path"),
+    [
+        ({"path": "/"}, "GET", "/other/path"),
+        ({"method": ["GET", "HEAD"]}, "POST", "/"),
+        ({"method": "GET", "path": "/"}, "GET", "/other/path"),
+        ({"path": "/health"}, "GET", "/"),
+    ],
+)
+def test_what_is_exempt_is_not_taken_for_all_requests(exempt: dict[str, Any], method: str, path: str) -> None:
+    found = needed(by_user("5/minute"), exempt=[exempt])
+    assert (found.request.rules, found.request.method, found.request.path) == (("r0",), method, path)
+    assert found.layout == "cluster"
+
+
 def test_where_no_limit_applies_nothing_is_needed_but_memory() -> None:
     found = needed(by_user("5/minute"), exempt=[{"path": "/**"}])
     assert (found.request.limits, found.layout, found.saturated) == (0, "single", 0)

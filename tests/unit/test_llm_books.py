@@ -260,6 +260,45 @@ def test_a_record_of_a_later_day_begins_a_file_and_the_oldest_ones_go(tmp_path: 
     assert len(records_of(file.path)) == 7
 
 
+def test_books_behind_a_symbolic_link_are_rotated_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "books.jsonl"
+    link.symlink_to(tmp_path / "disk" / "calls.jsonl")
+    file = JsonLinesFile(link, most_bytes=4096)
+    entries = [held(number) for number in range(60)]
+    for entry in entries:
+        file.append([file.encode(entry)])
+    file.close()
+    assert (link.is_symlink(), sorted(one.name for one in tmp_path.iterdir())) == (True, ["books.jsonl", "disk"])
+    assert [one.parent for one in older_files(link)] == [tmp_path / "disk"] * 2
+    assert records_of(link) == entries
+
+
+def test_a_file_that_cannot_be_put_aside_grows_on_and_that_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / f"{'b' * 240}.jsonl"  # with a day and a number its name is longer than the system allows
+    file = JsonLinesFile(path, most_bytes=4096)
+    entries = [held(number) for number in range(100)]
+    for entry in entries:
+        file.append([file.encode(entry)])
+    file.close()
+    assert records_of(path) == entries
+    assert [record.message.partition(": ")[2][:32] for record in caplog.records] == ["cannot be put aside, so the file"]
+
+
+def test_the_oldest_files_go_also_where_nothing_can_be_compressed(tmp_path: Path) -> None:
+    file = JsonLinesFile(tmp_path / "books.jsonl", keep=2)
+    for day in range(5):
+        (tmp_path / f"books-2026110{day + 1}-{day + 1:06}.jsonl.gz.part").mkdir()
+        file.append([file.encode(held(day, START_US + day * DAY_US))])
+    file.close()
+    assert [one.name for one in older_files(file.path)] == [
+        "books-20261103-000003.jsonl",
+        "books-20261104-000004.jsonl",
+    ]
+
+
 def test_two_writers_of_a_file_follow_each_other_when_it_is_put_aside(tmp_path: Path) -> None:
     one, other = (JsonLinesFile(tmp_path / "books.jsonl", most_bytes=4096) for _ in range(2))
     entries = [held(number) for number in range(80)]

@@ -152,6 +152,16 @@ def test_a_trace_is_read_in_order_of_time_and_what_cannot_be_read_is_counted(tmp
     assert len(read(path)[1].damaged) == 1
 
 
+def test_calls_that_an_open_quote_takes_in_are_counted(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = [f"{1_790_000_000 + place},374,44,anna{'x' * 1000}\n" for place in range(200)]
+    rows[5] = rows[5].replace("anna", '"anna')
+    trace.write_text("time,input_tokens,output_tokens,user\n" + "".join(rows))
+    calls, tally = read(trace)
+    assert len(calls) + tally.count == 200
+    assert [(one.line, one.reason[:30]) for one in tally.shown] == [(7, "it is no row: field larger tha")]
+
+
 def test_columns_are_named_where_they_are_called_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "trace.tsv"
     path.write_text(

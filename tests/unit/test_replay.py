@@ -9,7 +9,8 @@ import lzma
 import random
 import re
 import tracemalloc
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,7 @@ COMPRESSIONS: list[tuple[str, Callable[[bytes], bytes]]] = [
     ("xz", lzma.compress),
     ("bzip2", bz2.compress),
     ("zstd", lambda data: zstandard.ZstdCompressor().compress(data)),
+    ("zstd by pzstd", lambda data: b"P*M\x18\x04\0\0\0size" + zstandard.ZstdCompressor().compress(data)),
     ("zstd in two frames", lambda data: b"".join(map(zstandard.ZstdCompressor().compress, (data[:40], data[40:])))),
 ]  # fmt: skip
 
@@ -403,6 +405,37 @@ def test_entries_are_put_in_order_whatever_the_disorder(
         except FarOutOfOrder:
             return
         assert merged == expected
+
+
+def test_lines_that_an_open_quote_takes_into_a_row_are_counted(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text('time,client,path\n1768467600,192.0.2.1,/\n1768467601,"192.0.2.1,/\n1768467602,192.0.2.1,/\n')
+    told = summary(replay([Log(log, Reading())], [("p", policy())], lambda step: None), 5)
+    unread = [(one["line"], one["reason"]) for one in told["unparsed_lines"]]
+    assert (told["requests"], told["unparsed"], unread) == (1, 2, [(3, "it has 2 of 3 columns")])
+
+
+def test_of_many_logs_no_more_is_held_than_of_a_few() -> None:
+    block, read = entries_at([7] * 1_000), Counts[int]()
+
+    def log(number: int) -> Iterator[list[Entry]]:
+        for _ in range(30):
+            read[number] += len(block)
+            yield block
+
+    for logs, most in ((1, 80_000), (20, 700_000), (40, 700_000)):
+        read.clear()
+        next(ordered([log(number) for number in range(logs)]))
+        assert (len(read), read.total() <= most) == (logs, True)
+
+
+def test_small_logs_out_of_order_share_a_temporary_file(tmp_path: Path) -> None:
+    first, second = entries_at([5, 3, 9], "a"), entries_at([3, 1, 9], "b")
+    expected = sorted(first + second, key=lambda entry: entry[0])
+    blocks = sorted_on_disk([[first], [second]], tmp_path)
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    assert flat(blocks) == expected
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened - 1
 
 
 def write_log(path: Path, times: list[int], client: str = "1.2.3.4") -> Path:

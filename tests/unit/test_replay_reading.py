@@ -126,6 +126,17 @@ def test_of_a_log_that_is_cut_off_all_that_can_be_unpacked_is_judged(
 
 
 @pytest.mark.parametrize("compress", COMPRESSIONS, ids=NAMES)
+def test_a_log_of_which_nothing_can_be_unpacked_is_damaged_and_not_empty(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(compress(many_lines(10))[:14])
+    entries, tally = read_all(log)
+    assert (entries, tally.empty) == ([], [])
+    assert "it is cut off" in tally.damaged[0].reason
+
+
+@pytest.mark.parametrize("compress", COMPRESSIONS, ids=NAMES)
 def test_of_a_log_that_is_damaged_all_before_the_damage_is_judged(
     tmp_path: Path, compress: Callable[[bytes], bytes]
 ) -> None:

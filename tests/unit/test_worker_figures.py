@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,6 +110,22 @@ def test_a_folder_that_was_left_behind_is_removed_by_the_next_and_one_in_use_is_
     assert set(tmp_path.iterdir()) == {in_use.path, new.path, stranger}
     in_use.remove()
     new.remove()
+
+
+def test_a_folder_for_which_memory_has_no_room_is_on_the_disk_and_removed_there_too() -> None:
+    folder = LockedFolder(METRICS, room=1 << 60)
+    left = Path(tempfile.mkdtemp(prefix=METRICS))
+    assert folder.path.parent == Path(tempfile.gettempdir())
+    other = LockedFolder(METRICS)
+    assert (folder.path.exists(), left.exists()) == (True, False)
+    folder.remove()
+    other.remove()
+
+
+def test_a_full_disk_is_told_when_files_are_made_and_not_when_a_worker_counts(tmp_path: Path) -> None:
+    make_files(tmp_path, 2)
+    sizes = {(file.stat().st_size, file.stat().st_blocks * 512) for file in tmp_path.iterdir()}
+    assert all(taken >= size > 0 for size, taken in sizes)
 
 
 @pytest.mark.parametrize("in_files", [False, True])

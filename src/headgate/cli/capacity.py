@@ -12,16 +12,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from headgate.cli.policies import policy_of
 from headgate.cli.terminal import results
 from headgate.planning.capacity import MEMORY_FACTOR, Capacity, capacity
 from headgate.planning.decisions import BUSY_SHARE
 from headgate.planning.memory import LimitNeeds
-from headgate.policy.gate import read_policy
 
 
 def run_capacity(file: Path, *, users: int, rate: float, as_json: bool) -> None:
     """Tell what a policy needs for so many users and requests a second."""
-    found = capacity(read_policy(file), users=users, rate=rate)
+    found = capacity(policy_of(file), users=users, rate=rate)
     if as_json:
         click.echo(json.dumps(asdict(found)))
         return

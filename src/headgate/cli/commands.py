@@ -164,11 +164,11 @@ def explain(context: click.Context, /, file: Path, entries: list[tuple[str, str]
     With --entry it is a descriptor, as Envoy asks with, that meets them.
     """
     from headgate.cli.explaining import explanation_text
+    from headgate.cli.policies import policy_of
     from headgate.policy.explain import explain as explain_request
-    from headgate.policy.gate import read_policy
 
     subject = options.subject(context, entries, **request)
-    click.echo(explanation_text(subject, explain_request(read_policy(file), subject)))
+    click.echo(explanation_text(subject, explain_request(policy_of(file), subject)))
 
 
 _KEY_HELP = (
@@ -324,7 +324,7 @@ def serve(
 
 @headgate.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option("--policy", required=True, type=click.Path(path_type=Path), help="The policy file to apply.")
+@click.option("--policy", required=True, type=click.Path(path_type=Path), help="The policy file (- is standard input).")
 @click.option("--compare", type=click.Path(path_type=Path), help="Another policy file, to see where the two differ.")
 @click.option(
     "--format", default="auto", show_default=True, type=click.Choice(["auto", "common", "json", "csv", "tsv"]),

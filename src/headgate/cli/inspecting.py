@@ -12,11 +12,11 @@ from urllib.parse import parse_qsl
 import click
 
 from headgate.amounts import REQUESTS, base_unit, grouped_text, is_money
+from headgate.cli.policies import policy_of
 from headgate.decision import LimitReading
 from headgate.errors import ConfigError
 from headgate.keys import encode_key
 from headgate.policy.compiled import ANY_TIER, Policy, Rule
-from headgate.policy.gate import read_policy
 from headgate.policy.lookup import Found, RuleKey, find_keys, lacks
 from headgate.stores.protocol import Store
 from headgate.stores.url import check_store_url, existing_zone, open_store
@@ -30,7 +30,7 @@ _Row = tuple[RuleKey, str, list[LimitReading]]
 
 def run_inspect(file: Path, keys: tuple[str, ...], *, store: str | None, rule: str | None, as_json: bool) -> None:
     """Show what is left to a key of each limit, in every tier."""
-    policy = read_policy(file)
+    policy = policy_of(file)
     found = find_keys(policy, keys, only=rule)
     with _live_store(policy, store) as live:
         rows = [row for key in found.keys for row in _looked_up(live, key)]
@@ -43,7 +43,7 @@ def run_inspect(file: Path, keys: tuple[str, ...], *, store: str | None, rule: s
 
 def run_reset(file: Path, keys: tuple[str, ...], *, store: str | None, rule: str | None) -> None:
     """Forget what a key used, under all limits of the rules that count by it."""
-    policy = read_policy(file)
+    policy = policy_of(file)
     found = find_keys(policy, keys, only=rule)
     with _live_store(policy, store) as live:
         for key in found.keys:

@@ -66,10 +66,10 @@ def replay(
     is sent.
     """
     from headgate.cli.llm_replay_text import outcome_json, outcome_lines, outcome_page
+    from headgate.cli.policies import policy_of
     from headgate.cli.replay_text import unread_lines
     from headgate.llm.books import open_books
     from headgate.llm.learned import LearnedHere
-    from headgate.policy.gate import read_policy
     from headgate.replay.call_judging import judge_calls
     from headgate.replay.call_trace import read_trace
     from headgate.replay.entries import Tally
@@ -79,7 +79,7 @@ def replay(
         columns = {**columns, "user": user_column}
     if not model and "model" not in columns:
         raise click.UsageError("say which --model the calls are of, or --column model=COLUMN")
-    read, tally = read_policy(policy), Tally()
+    read, tally = policy_of(policy), Tally()
     calls = read_trace(trace, model=model, columns=columns, read_time=TimeReader(), tally=tally)
     with ExitStack() as stack:
         written = stack.enter_context(open_books(books)) if books else None

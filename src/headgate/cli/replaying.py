@@ -21,9 +21,9 @@ import click
 from headgate.amounts import unit_named
 from headgate.cli import terminal
 from headgate.cli.output_files import write_report
+from headgate.cli.policies import policy_of, shown_name
 from headgate.cli.replay_text import outcome_lines, unread_lines
 from headgate.errors import ConfigError
-from headgate.policy.gate import read_policy
 from headgate.replay.fielded_log import KNOWN_NAMES
 from headgate.replay.replay import ALWAYS, Span, replay
 from headgate.replay.sources import FORMATS, Format, Reading, open_logs
@@ -55,7 +55,9 @@ def run_replay(
     """Replay logs and tell what came of it."""
     read_time = TimeReader(_zone(timezone))
     files = [policy] if compare is None else [policy, compare]
-    policies = [(str(file), read_policy(file)) for file in files]
+    if [*logs, *map(str, files)].count("-") > 1:
+        raise click.UsageError("standard input can be read once: - stands for one log or one policy")
+    policies = [(shown_name(file), policy_of(file)) for file in files]
     told, units = _fields(fields, tuple(dict.fromkeys(unit for _, read in policies for unit in read.units)))
     reading = Reading(
         format=format,
@@ -66,8 +68,6 @@ def run_replay(
         calendar=None if date is None else _calendar(date),
     )
     span = _span(read_time, from_time, to_time)
-    if list(logs).count("-") > 1:
-        raise click.BadParameter("standard input can be read once", param_hint="LOG")
     reading = replace(reading, needs_client=any(policy.counts_by_address for _, policy in policies))
     with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
         opened = open_logs(logs, reading, Path(folder))

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import click
 
+from headgate.cli.policies import policy_text, shown_name
 from headgate.errors import ConfigError
 from headgate.policy.load import check_policy
-from headgate.policy.policy_file import read_policy_file
 from headgate.policy.problems import PolicyError, Problem, path_text, place_text
 from headgate.policy.schema import PolicyModel
 from headgate.policy.warnings import warnings_of
-from headgate.policy.yaml_source import LARGEST_BYTES, Document, read_document
-
-STANDARD_INPUT = "standard input"
+from headgate.policy.yaml_source import Document, read_document
 
 
 @dataclass(slots=True)
@@ -46,10 +43,9 @@ def run_validate(files: Sequence[str], *, as_json: bool) -> bool:
 
 
 def _check(file: str) -> _Checked:
-    checked = _Checked(STANDARD_INPUT if file == "-" else file)
+    checked = _Checked(shown_name(file))
     try:
-        text = _standard_input() if file == "-" else read_policy_file(Path(file))
-        document = read_document(text, checked.file)
+        document = read_document(policy_text(file), checked.file)
         policy = check_policy(document)
         if wrong := _wrong_prices(document, policy):
             raise PolicyError(checked.file, wrong)
@@ -77,12 +73,6 @@ def _wrong_prices(document: Document, policy: PolicyModel) -> list[Problem]:
             message = str(error).removeprefix(f"prices.{name}: ")
             problems.append(document.problem(("llm", "prices", name), message))
     return problems
-
-
-def _standard_input() -> bytes:
-    from headgate.replay.pipes import standard_input
-
-    return standard_input().read(LARGEST_BYTES + 1)
 
 
 def _tell(checked: _Checked) -> None:

@@ -19,7 +19,7 @@ from headgate.llm_proxy.process import work
 from headgate.llm_proxy.proxy_parts import ProxyOptions
 from headgate.llm_proxy.server import InForce, ProxyServer, ProxySource
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.prometheus import Sharing, make_files
+from headgate.observe.prometheus import ROOM_OF_WORKER, Sharing, make_files
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.stores.guard.choice import rescued
 from headgate.stores.shared.store import default_zone_url
@@ -69,7 +69,7 @@ def serve_workers(
     check_fit(first.policy, store)
     listeners = listen_together(host, port, workers)
     count_text("load the vocabulary", "gpt-5")  # once for all workers
-    folder = LockedFolder(METRICS)
+    folder = LockedFolder(METRICS, room=workers * ROOM_OF_WORKER)
     good = LastGood(pickle.dumps(first))
 
     def run(link: SupervisorLink) -> None:

@@ -16,18 +16,21 @@ from pathlib import Path
 METRICS = "headgate-metrics-"
 """The prefix of a folder of figures."""
 
+_MEMORY = Path("/dev/shm")
+
 
 class LockedFolder:
-    """A new folder that no other user may enter, in memory where the system has such a place; `path` is where.
+    """A new folder that no other user may enter; `path` is where.
 
+    It is in memory, where the system has such a place, with so many bytes of `room`; else among temporary files.
     Abandoned folders with the same prefix are removed. Raises OSError for lack of room.
     """
 
-    def __init__(self, prefix: str, place: Path | None = None) -> None:
-        place = _place() if place is None else place
-        for abandoned in place.glob(f"{prefix}*"):
+    def __init__(self, prefix: str, place: Path | None = None, *, room: int = 0) -> None:
+        places = [_MEMORY, Path(tempfile.gettempdir())] if place is None else [place]
+        for abandoned in (folder for each in places for folder in each.glob(f"{prefix}*")):
             _remove_if_abandoned(abandoned)
-        self.path, self._lock = _claim(place, prefix)
+        self.path, self._lock = _claim(next((each for each in places if _has_room(each, room)), places[-1]), prefix)
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
@@ -35,9 +38,11 @@ class LockedFolder:
         os.close(self._lock)
 
 
-def _place() -> Path:
-    memory = Path("/dev/shm")
-    return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+def _has_room(place: Path, room: int) -> bool:
+    if not os.access(place, os.W_OK):
+        return False
+    free = os.statvfs(place)
+    return free.f_bavail * free.f_frsize >= room
 
 
 def _claim(place: Path, prefix: str) -> tuple[Path, int]:

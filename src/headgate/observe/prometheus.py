@@ -41,6 +41,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NO_RULE = "none"
 """The `rule` of decisions that no rule was for."""
 
+ROOM_OF_WORKER = 1 << 18
+"""Bytes of the four files of a worker, as long as they do not grow."""
+
 _MOST_KNOWN = 4096
 BUCKETS_S = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)
 
@@ -86,10 +89,19 @@ class Sharing(NamedTuple):
 
 
 def make_files(folder: Path, workers: int) -> None:
-    """Make the files of all workers, empty, before any process could read one half made."""
+    """Make the files of all workers, empty, before any process could read one half made.
+
+    Raises OSError where there is no room for them: a worker that first touches a page without room would be killed.
+    """
     for worker in range(1, workers + 1):
         for kind in ("counter", "histogram", "gauge_min", "gauge_sum"):
-            MmapedDict(str(folder / f"{kind}_{worker}.db")).close()  # type: ignore[no-untyped-call]
+            file = folder / f"{kind}_{worker}.db"
+            with file.open("wb") as made:
+                try:
+                    os.posix_fallocate(made.fileno(), 0, ROOM_OF_WORKER // 4)
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, str(file)) from error
+            MmapedDict(str(file)).close()  # type: ignore[no-untyped-call]
 
 
 def count_in_files(sharing: Sharing) -> None:

@@ -10,6 +10,9 @@ from headgate.policy.matching import Matcher, without_idle_defaults
 from headgate.policy.path_templates import Wild, template_segments
 
 _MOST_REQUESTS = 4096
+_USUAL_METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
+_OTHER_PATH = "/other/path"
+"""Where an exemption is for `/`, other paths are not exempt."""
 
 Place = tuple[str, str, str]
 """Method, host and path of a request."""
@@ -19,16 +22,23 @@ def requests_of(policy: Policy) -> Iterator[tuple[Place, tuple[Rule, ...]]]:
     """Requests that meet the rules together as far as they can be met, each with the rules that apply to it."""
     matcher = Matcher(policy)
     conditions = [rule.conditions for rule in policy.rules]
-    methods = sorted({method for each in conditions for method in each.methods} | {"GET"})
+    methods = sorted({method for each in conditions for method in each.methods} | {_usual_method(policy)})
     hosts = {host for each in conditions for host in (*each.hosts, *(f"x{parent}" for parent in each.parent_hosts))}
     paths = dict.fromkeys(_path(template) for each in conditions for template in each.paths)
-    for method, host, path in islice(product(methods, ["", *sorted(hosts)], [*paths, "/"]), _MOST_REQUESTS):
+    usual = ["/", _OTHER_PATH] if policy.exempt else ["/"]
+    for method, host, path in islice(product(methods, ["", *sorted(hosts)], [*paths, *usual]), _MOST_REQUESTS):
         candidates = matcher.candidates(matcher.kind(method, host, path))
         if any(not exempt.conditions.look_further for exempt in candidates.exempt):
             continue
         for headers in (True, False):
             matched = [one for one in candidates.rules if headers or not one.rule.conditions.look_further]
             yield (method, host, path), tuple(one.rule for one in without_idle_defaults(matched))
+
+
+def _usual_method(policy: Policy) -> str:
+    """A method that no exemption names, for rules that are for all of them."""
+    exempt = {method for each in policy.exempt for method in each.methods if not each.paths}
+    return next((method for method in _USUAL_METHODS if method not in exempt), _USUAL_METHODS[0])
 
 
 def _path(template: str) -> str:

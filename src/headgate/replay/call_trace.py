@@ -13,6 +13,7 @@ from headgate.llm.entry import Caller
 from headgate.llm.usage import MOST_TOKENS
 from headgate.replay.compressed import Damaged, chunks_of
 from headgate.replay.entries import Tally, Unread
+from headgate.replay.fielded_log import row_fault
 from headgate.replay.times import TimeReader, UnknownTime
 
 _NAMES = {
@@ -55,16 +56,19 @@ def read_trace(
     calls: list[TraceCall] = []
     with path.open("rb") as raw:
         rows = _rows(_lines(raw, path, tally))
-        head = next(rows, (0, []))[1]
-        places = _places(head, columns, path)
-        for line, row in rows:
-            if not any(row):
+        head = next(rows, None)
+        places = _places(head.columns if head else [], columns, path)
+        for row in rows:
+            if row.fault:
+                tally.add(str(path), row.line, row.fault, "", row.lines)
+                continue
+            if not any(row.columns):
                 continue
             try:
-                calls.append(_call(row, places, model, read_time))
+                calls.append(_call(row.columns, places, model, read_time))
             except (ValueError, IndexError) as error:
                 reason = "the row has too few columns" if isinstance(error, IndexError) else str(error)
-                tally.add(str(path), line, reason, ",".join(row))
+                tally.add(str(path), row.line, reason, ",".join(row.columns), row.lines)
     calls.sort(key=lambda call: call.at_us)
     return calls
 
@@ -88,19 +92,31 @@ def _damaged(path: Path, line: int, reason: str) -> Unread:
     return Unread(str(path), line, reason, "")
 
 
-def _rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the number of their line; tabs part what has tabs in its first line, else commas or semicolons."""
+class _Row(NamedTuple):
+    """A row: its first line, how many lines it takes, and its columns, or why it has none."""
+
+    line: int
+    lines: int
+    columns: list[str]
+    fault: str = ""
+
+
+def _rows(lines: Iterator[str]) -> Iterator[_Row]:
+    """Rows; tabs part what has tabs in its first line, else commas or semicolons."""
     first = next(lines, "")
     delimiter = max("\t,;", key=first.count)
     reader = csv.reader(_with(first, lines), delimiter=delimiter)
     while True:
+        before = reader.line_num
+        columns: list[str] = []
+        fault = ""
         try:
-            row = next(reader)
+            columns = next(reader)
         except StopIteration:
             return
-        except csv.Error:
-            row = [""]  # such as a field longer than any number
-        yield reader.line_num, row
+        except csv.Error as error:  # such as an open quote, which takes in what follows, up to a bound
+            fault = f"it is no row: {row_fault(error)}"
+        yield _Row(before + 1, max(1, reader.line_num - before), columns, fault)
 
 
 def _with(first: str, rest: Iterator[str]) -> Iterator[str]:

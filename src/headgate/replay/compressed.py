@@ -15,7 +15,10 @@ from typing import IO, Any, Protocol
 from headgate.errors import MissingExtraError
 
 CHUNK = 1 << 20
-_MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
+_SKIPPED = {bytes((0x50 + number, 0x2A, 0x4D, 0x18)): "zstd" for number in range(16)}
+"""Frames that hold no data, as pzstd begins with."""
+
+_MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd", **_SKIPPED}
 _LONGEST_MAGIC = 6
 _SIP = 16_384
 _ZSTD_SIP = 512
@@ -110,7 +113,7 @@ def chunks_of(raw: IO[bytes], name: str) -> Iterator[bytes]:
         if length >= CHUNK:
             yield b"".join(pieces)
             pieces, length = [], 0
-    if pieces:
+    if length:  # a piece may be empty, and an empty chunk would be the end of the log
         yield b"".join(pieces)
     if fault is not None:
         raise fault

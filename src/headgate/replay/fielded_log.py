@@ -6,6 +6,7 @@ The usual names are known; others are told. A JSON log may nest: `request.method
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -151,6 +152,14 @@ def row_reader(
         return entry_of(roles, names.needed, read_time, found, cost)
 
     return read
+
+
+def row_fault(error: csv.Error) -> str:
+    """What is wrong with a row, in words that need no knowledge of the parser."""
+    text = str(error)
+    if "new-line character" in text:
+        return "a carriage return stands inside a field that is not quoted"
+    return text
 
 
 def _named(columns: Sequence[str]) -> str:

@@ -1,9 +1,10 @@
 """Entries in the order of their times, in flat memory.
 
-Logs are nearly sorted: a server writes a line when a request ends. A window of fifty thousand entries puts such a log
-in order while it streams by; the native core does that for entries of any kind, and merges several logs. A log that is
-further out of order is sorted through temporary files instead, from its beginning; the result is the same. Entries of
-one moment keep the order of their lines, and of the logs as they were named.
+Logs are nearly sorted: a server writes a line when a request ends. A window of fifty thousand entries (of many logs, a
+smaller one of each) puts such a log in order while it streams by; the native core does that for entries of any kind,
+and merges several logs. A log that is further out of order is sorted through temporary files instead, from its
+beginning; the result is the same. Entries of one moment keep the order of their lines, and of the logs as they were
+named.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ _WINDOW = 50_000
 _STEP = 25_000
 """So many entries leave the window together."""
 
+_ALL_WINDOWS = 400_000
+_LEAST_WINDOW = 2_000
+"""The windows of many logs share the memory of eight: a year of daily logs is read at one time."""
+
 _RUN = 200_000
 _BLOCK = 2_000
 _time = itemgetter(0)
@@ -36,7 +41,12 @@ class FarOutOfOrder(Exception):
 def ordered(streams: Sequence[Iterable[Block]]) -> Iterator[Block]:
     """The entries of nearly sorted streams, merged; raises FarOutOfOrder for what a window cannot mend."""
     native = core.native
-    windows = [_windowed(stream) if native is None else _native_windowed(stream, native) for stream in streams]
+    share = max(_LEAST_WINDOW, _ALL_WINDOWS // max(1, len(streams)))
+    size, step = min(_WINDOW, share), min(_STEP, share // 2)
+    windows = [
+        _windowed(stream, size, step) if native is None else _native_windowed(stream, size, step, native)
+        for stream in streams
+    ]
     if len(windows) == 1:
         return windows[0]
     if native is not None:
@@ -47,23 +57,22 @@ def ordered(streams: Sequence[Iterable[Block]]) -> Iterator[Block]:
 def sorted_on_disk(streams: Sequence[Iterable[Block]], folder: Path) -> Iterator[Block]:
     """The entries of any streams, in order, through files in `folder`."""
     runs: list[Iterator[Entry]] = []
-    for stream in streams:
-        for run in _runs(stream):
-            run.sort(key=_time)
-            runs.append(_written(run, folder))
+    for run in _runs(chain.from_iterable(streams)):
+        run.sort(key=_time)
+        runs.append(_written(run, folder))
     return _blocks(heapq.merge(*runs, key=_time))
 
 
-def _windowed(stream: Iterable[Block]) -> Iterator[Block]:
+def _windowed(stream: Iterable[Block], size: int, step: int) -> Iterator[Block]:
     window: list[Entry] = []
     latest = -1
     for block in stream:
         window += block
-        if len(window) >= _WINDOW + _STEP:
+        if len(window) >= size + step:
             window.sort(key=_time)
             if window[0][0] < latest:
                 raise FarOutOfOrder
-            leaving = window[:-_WINDOW]
+            leaving = window[:-size]
             yield leaving
             latest = leaving[-1][0]
             del window[: len(leaving)]
@@ -73,17 +82,17 @@ def _windowed(stream: Iterable[Block]) -> Iterator[Block]:
     yield window
 
 
-def _native_windowed(stream: Iterable[Block], native: Any) -> Iterator[Block]:
+def _native_windowed(stream: Iterable[Block], size: int, step: int, native: Any) -> Iterator[Block]:
     """`_windowed` by the native core, which gives blocks of its own."""
     window = native.LogBlock()
     latest = -1
     for block in stream:
         window.append(block if isinstance(block, native.LogBlock) else native.LogBlock(block))
-        if len(window) >= _WINDOW + _STEP:
+        if len(window) >= size + step:
             window.sort()
             if window.ends_us[0] < latest:
                 raise FarOutOfOrder
-            leaving = window.take_first(len(window) - _WINDOW)
+            leaving = window.take_first(len(window) - size)
             latest = leaving.ends_us[1]
             yield leaving
     window.sort()

@@ -17,7 +17,7 @@ from headgate.errors import ConfigError
 from headgate.replay.common_log import FIELDS, common_reader, read_block
 from headgate.replay.compressed import CHUNK, Damaged, chunks_of
 from headgate.replay.entries import LONGEST_LINE, Block, Entry, Tally, Unread, Unreadable
-from headgate.replay.fielded_log import FieldNames, json_reader, row_reader
+from headgate.replay.fielded_log import FieldNames, json_reader, row_fault, row_reader
 from headgate.replay.log_costs import PLAIN, CostFields
 from headgate.replay.pipes import copy_pipe, standard_input
 from headgate.replay.times import Calendar, TimeReader, UnknownTime
@@ -166,7 +166,7 @@ class Log:
         except Unreadable as error:
             raise ConfigError(f"{self.name}: {error}") from error
         except csv.Error as error:
-            raise ConfigError(f"{self.name}:1: the names of the columns cannot be read: {_fault(error)}") from error
+            raise ConfigError(f"{self.name}:1: the names of the columns cannot be read: {row_fault(error)}") from error
         row: list[str] = []
         while True:
             before = rows.line_num
@@ -176,12 +176,13 @@ class Log:
                     yield read(row)
             except StopIteration:
                 return
-            except (Unreadable, UnknownTime) as error:
-                tally.add(self.name, rows.line_num, str(error), delimiter.join(row))
-            except csv.Error as error:
+            except (Unreadable, UnknownTime, csv.Error) as error:
                 # An open quote takes in what follows, up to a bound: those lines are lost as well.
                 lost = max(1, rows.line_num - before)
-                tally.add(self.name, before + 1, f"it is no row: {_fault(error)}", "", lost)
+                reason, text = str(error), delimiter.join(row)
+                if isinstance(error, csv.Error):
+                    reason, text = f"it is no row: {row_fault(error)}", ""
+                tally.add(self.name, before + 1, reason, text, lost)
 
     def _blocks(self, chunks: Iterator[bytes], tally: Tally) -> Iterator[tuple[int, str]]:
         """Blocks of whole lines, each with the number of its first. Only a line feed ends a line."""
@@ -280,11 +281,3 @@ def _common_fields(option: str, fields: Mapping[str, str]) -> dict[str, str]:
         if named_field not in FIELDS:
             raise ConfigError(f"--{option} {name}={named_field}: the common format has the fields {', '.join(FIELDS)}")
     return dict(fields)
-
-
-def _fault(error: csv.Error) -> str:
-    """What is wrong with a row, in words that need no knowledge of the parser."""
-    text = str(error)
-    if "new-line character" in text:
-        return "a carriage return stands inside a field that is not quoted"
-    return text

@@ -57,7 +57,12 @@ async def stop_listening(server: asyncio.AbstractServer, listener: socket.socket
 def address_of(listener: socket.socket, scheme: str = "http") -> str:
     """Where a listening socket is reached, as a URL."""
     host, port = listener.getsockname()[:2]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return f"{scheme}://{_host_text(host)}:{port}"
+
+
+def _host_text(host: str) -> str:
+    """A host as it stands before a port: an IPv6 address is in brackets, unless it was written so."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _listener(host: str, port: int, *, shared: bool) -> socket.socket:
@@ -65,6 +70,6 @@ def _listener(host: str, port: int, *, shared: bool) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[:2], family=family, backlog=BACKLOG, reuse_port=shared)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
+        raise ConfigError(f"cannot listen on {_host_text(host)}:{port}: {error}") from error
     listener.setblocking(False)
     return listener

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import gzip
 import json
+import logging
 import os
 import re
 import shutil
@@ -18,6 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headgate.llm.books.records import Record, fields_of
+
+log = logging.getLogger("headgate")
 
 MOST_BYTES = 64 << 20
 _DAY_US = 86_400_000_000
@@ -51,6 +54,7 @@ class JsonLinesFile:
         self._keep = keep
         self._compress = compress
         self._descriptor: int | None = None
+        self._has_told_failure = False
 
     @property
     def name(self) -> str:
@@ -117,28 +121,47 @@ class JsonLinesFile:
         first_us = _first_moment(descriptor)
         return self._daily and first_us is not None and at_us // _DAY_US > first_us // _DAY_US
 
-    def _put_aside(self, descriptor: int) -> Path:
-        """Give the file its name among the older ones; the next one is made when it is needed."""
-        os.fsync(descriptor)
-        older = older_files(self.path)
-        number = 1 + max((number_of(file) for file in older), default=0)
-        moment = datetime.fromtimestamp((_first_moment(descriptor) or 0) // 1_000_000, UTC)
-        aside = self.path.with_name(f"{self.path.stem}-{moment:%Y%m%d}-{number:06}{self.path.suffix}")
-        self.path.rename(aside)
+    def _put_aside(self, descriptor: int) -> Path | None:
+        """Give the file its name among the older ones; the next one is made when it is needed.
+
+        None where that fails, such as in a folder that this user may not change: the file grows on, for entries that
+        wait would be lost.
+        """
+        try:
+            os.fsync(descriptor)
+            path = self.path.resolve()  # not the symbolic link, which goes on to say where the books are
+            number = 1 + max((number_of(file) for file in older_files(path)), default=0)
+            moment = datetime.fromtimestamp((_first_moment(descriptor) or 0) // 1_000_000, UTC)
+            aside = path.with_name(f"{path.stem}-{moment:%Y%m%d}-{number:06}{path.suffix}")
+            path.rename(aside)
+        except OSError as error:
+            if not self._has_told_failure:
+                self._has_told_failure = True
+                log.error("books %s: cannot be put aside, so the file grows on: %s", self.name, error.strerror)
+            return None
+        self._has_told_failure = False
         return aside
 
     def _tidy(self, aside: Path) -> None:
-        """Compress a file that was put aside, and delete the oldest ones. What fails is tried at no other time."""
+        """Delete the oldest files, and compress one that was put aside. What fails is tried at no other time.
+
+        Deleting comes first: on a disk that is nearly full, it makes the room that compressing needs.
+        """
         with suppress(OSError):
-            if self._compress:
-                _compress(aside)
             if self._keep is not None:
                 for file in older_files(self.path)[: -self._keep or None]:
                     file.unlink(missing_ok=True)
+        with suppress(OSError):
+            if self._compress:
+                _compress(aside)
 
 
 def older_files(path: Path) -> list[Path]:
-    """The files that were put aside, the oldest first, each once: where it is not yet compressed, as it was."""
+    """The files that were put aside, the oldest first, each once: where it is not yet compressed, as it was.
+
+    They lie beside the file itself, also where `path` is a symbolic link to it.
+    """
+    path = path.resolve() if path.is_symlink() else path
     form = re.compile(rf"{re.escape(path.stem)}-[0-9]{{8}}-([0-9]{{6,}}){re.escape(path.suffix)}(\.gz)?")
     found: dict[int, Path] = {}
     for file in sorted(path.parent.iterdir(), reverse=True):  # what is compressed comes first, and is replaced
