@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from headgate.decision import Decision
 from headgate.decorator import is_being_decorated
-from headgate.errors import ConfigError, MissingExtraError, StoreError
+from headgate.errors import ConfigError, MissingExtraError, StoreError, check_flag
 from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
 from headgate.http.server.asgi_messages import Fields
@@ -191,7 +191,7 @@ class RateLimits(AsyncRouteLimits):
         if is_being_decorated(limits):
             raise ConfigError(f"rate_limit decorates no endpoint: {_HOW_TO_STAND}")
         try:
-            written = (limits, override, frozenset(options.items()))
+            written = (limits, check_flag("override", override), frozenset(options.items()))
             made = self._made.get(written)
         except TypeError:  # a mapping or a list among them: this one is like no other
             return self._make(limits, override, options)

@@ -16,7 +16,7 @@ from flask.signals import request_finished, request_tearing_down
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from headgate.decision import Decision
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, check_flag
 from headgate.http.server.options import Refusal, RouteOptions
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits
 from headgate.http.server.routes import exempt as _exempt
@@ -63,7 +63,7 @@ class RateLimits:
         **options: Unpack[RouteOptions],
     ) -> None:
         self._options = options
-        self._static = static
+        self._static = check_flag("static", static)
         self._limits: WeakSet[_Limit] = WeakSet()
         self._routes = RouteLimits(options, asynchronous=False)
         self._fallback = fallback
@@ -104,6 +104,7 @@ class RateLimits:
         With `override` those of the application, and before a view those of its blueprint, do not apply.
         Several decorators apply together.
         """
+        check_flag("override", override)
         limit = self._limit(limits, options, fallback)
 
         def decorate(limited: Limited) -> Limited:

@@ -8,7 +8,7 @@ from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler
 
 from headgate.decorator import is_being_decorated
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, check_flag
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, Watch, refuse
 from headgate.http.server.client_watch import watching
 from headgate.http.server.exchange import Judgement
@@ -60,9 +60,9 @@ class RateLimit:
         counted_as: str = "",
     ) -> None:
         self.enforcers = enforcers
-        self.override = override
+        self.override = check_flag("override", override)
         self.fallback = fallback
-        self.websockets = websockets
+        self.websockets = check_flag("websockets", websockets)
         self.counted_as = counted_as
         """What all requests count under; "" for each route by itself."""
 

@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict, Unpack
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.plugins import InitPlugin, ReceiveRoutePlugin
 
+from headgate.errors import check_flag
 from headgate.http.refusal import PROBLEM_JSON
 from headgate.http.server.asgi_messages import ASGIApp, Message, Scope, Watch, encode_refusal
 from headgate.http.server.exchange import Judgement
@@ -70,6 +71,7 @@ class RateLimitPlugin(InitPlugin, ReceiveRoutePlugin):
         fallback: ASGIApp | None = None,
         **options: Unpack[PluginOptions],
     ) -> None:
+        check_flag("websockets", websockets)
         self._rate_limits = rate_limits
         self._limit: RateLimit | None = None
         if policy is not None or options:
