@@ -239,6 +239,20 @@ def test_a_limit_that_overrides_takes_the_place_of_those_of_outer_layers() -> No
     assert statuses(app, {"path": "/api/both"}) == [200]
 
 
+def test_a_limit_inside_of_an_override_stands_although_it_is_outside_of_it_too() -> None:
+    limits = fresh()
+    once = limits("1/minute")
+
+    @get("/both", middleware=[once])
+    async def both() -> str:
+        return "both"
+
+    router = Router("/api", route_handlers=[both, read], middleware=[limits("2/minute", override=True)])
+    app = application(router, middleware=[once])
+    assert statuses(app, *[{"path": "/api/both"}] * 2) == [200, 429]
+    assert statuses(app, *[{"path": "/api"}] * 3) == [200, 200, 429]
+
+
 def test_what_is_exempt_is_not_limited() -> None:
     limits = fresh()
 

@@ -155,9 +155,9 @@ class RateLimit:
 
     def _gives_way(self, route: Any) -> bool:
         """Whether a narrower limit of a route takes the place of this one."""
-        following = list(_limits_of(route))
-        narrower = following[following.index(self) + 1 :] if self in following else []
-        return any(limit.override and limit is not self for limit in narrower)
+        outwards = list(_limits_of(route))[::-1]  # equal ones are one: it is where it stands innermost
+        narrower = outwards[: outwards.index(self)] if self in outwards else []
+        return any(limit.override for limit in narrower)
 
 
 def _tell(response: Response, fields: Fields) -> None:

@@ -150,9 +150,9 @@ def applies(limit: RateLimit, handler: Any) -> bool:
     """Whether a limit applies to a handler: nothing exempts that, and no narrower limit takes its place."""
     if is_left_out(handler):
         return False
-    limits = limits_of(handler)
-    narrower = limits[limits.index(limit) + 1 :] if limit in limits else []
-    return not any(other.override and other is not limit for other in narrower)
+    outwards = limits_of(handler)[::-1]  # on several layers, it is where it stands innermost
+    narrower = outwards[: outwards.index(limit)] if limit in outwards else []
+    return not any(other.override for other in narrower)
 
 
 def is_left_out(handler: Any) -> bool:
