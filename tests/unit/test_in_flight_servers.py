@@ -275,6 +275,12 @@ def test_a_wsgi_gate_holds_what_its_policy_says() -> None:
 # aiohttp, in a real server
 
 
+@web.middleware
+async def _in_a_task(request: web.Request, handler: Any) -> Any:
+    """Runs a handler in a task of its own, as `asyncio.wait_for` does before Python 3.12."""
+    return await asyncio.create_task(handler(request))
+
+
 def _aiohttp(kind: str, entered: asyncio.Event, door: asyncio.Event) -> web.Application:
     async def slow(request: web.Request) -> web.Response:
         entered.set()
@@ -300,9 +306,9 @@ def _aiohttp(kind: str, entered: asyncio.Event, door: asyncio.Event) -> web.Appl
     async def quick(request: web.Request) -> web.Response:
         return web.Response(text="quick")
 
-    app = web.Application()
+    app = web.Application(middlewares=[_in_a_task] if kind == "tasks" else [])
     handlers: list[Any] = [slow, stream, large, fail, quick]
-    if kind == "handlers":
+    if kind in ("handlers", "tasks"):
         limit = limited_aiohttp.RateLimits(scope="all")(LIMITS)
         handlers = [limit(handler) for handler in handlers]
     for handler, name in zip(handlers, ("slow", "stream", "large", "fail", "quick"), strict=True):
@@ -314,7 +320,7 @@ def _aiohttp(kind: str, entered: asyncio.Event, door: asyncio.Event) -> web.Appl
     return app
 
 
-@pytest.mark.parametrize("kind", ["handlers", "limits", "policy"])
+@pytest.mark.parametrize("kind", ["handlers", "tasks", "limits", "policy"])
 def test_requests_of_aiohttp_are_in_flight_until_their_responses_are_sent(kind: str) -> None:
     async def test() -> None:
         entered, door = asyncio.Event(), asyncio.Event()
