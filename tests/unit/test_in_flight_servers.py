@@ -252,6 +252,40 @@ def test_a_request_of_flask_is_freed_where_a_function_after_it_fails(*, failures
     assert told == [200, 500, 200]
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["a new one each time", "always the same one"])
+def test_a_request_of_flask_ends_with_the_response_that_a_function_after_it_puts_in_place(*, kept: bool) -> None:
+    app = flask.Flask("shop", static_folder=None)
+    same = flask.Response("other", 202)
+    told: list[tuple[int, int]] = []
+
+    def counts(request: Any, response: Any) -> bool:
+        told.append((response.status, response.body_bytes))
+        return True
+
+    @app.after_request
+    def replace(response: flask.Response) -> flask.Response:
+        if response.status_code == 429:
+            return response
+        return same if kept else flask.Response("other", 202)
+
+    @app.get("/")
+    @limited_flask.rate_limit("1 concurrent", counts=counts)
+    def well() -> str:
+        return "well"
+
+    @app.get("/counted")
+    @limited_flask.rate_limit("9/minute", counts=counts)
+    def counted() -> str:
+        return "counted"
+
+    first = Asked(app)
+    if not kept:
+        assert Asked(app).end() == 429, "it is in flight until it is sent"
+    assert [first.end(), Asked(app).end(), Asked(app).end(), Asked(app, "/counted").end()] == [202] * 4
+    assert told == [(202, 5)] * 4
+    assert len(same._on_close) <= 1
+
+
 def test_a_request_is_freed_that_ends_under_a_policy_which_counts_nothing_in_flight() -> None:
     rule = {"name": "user", "by": ["ip"], "limits": "1 concurrent; 100/minute"}
     gate = Gate({"version": 1, "rules": [rule]})
