@@ -1,4 +1,4 @@
-"""The exchange of a request of Flask: kept in its environ, told and ended with its response."""
+"""The exchange of a request of Flask: kept by it, told and ended with its response."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.options import Response
 from headgate.integrations.response_exchange import ResponseExchange, first_told, told_on, untold
 
-_KEY = "headgate.flask"
-"""Where an environ keeps the exchange until its response is made: until all functions of its kind have seen that."""
+_KEPT = "_headgate_exchange"
+"""Where a request keeps its exchange until its response is made: until all functions of its kind have seen that.
+
+Not its environ: an application may ask itself, or another one, with a copy of that.
+"""
 
 
 class FlaskExchange(ResponseExchange):
@@ -24,7 +27,7 @@ class FlaskExchange(ResponseExchange):
     def finish(self, response: flask.Response) -> flask.Response:
         """Tell. Flask calls it again where another function of its kind fails, and 500 is answered."""
         if not self.settles:
-            flask.request.environ.pop(_KEY, None)
+            _leave()
         # What ends when the server closes it would end with each request that has the same response.
         response = untold(response, _own, always=self.holds)
         self.tell(response)
@@ -59,24 +62,38 @@ def _own(response: flask.Response) -> dict[str, Any]:
     return {"headers": type(response.headers)(response.headers), "_on_close": [*response._on_close]}
 
 
-def exchange_of(environ: dict[str, Any]) -> FlaskExchange:
-    """The exchange of a request, a new one if its first limit is asked now."""
-    exchange: FlaskExchange | None = environ.get(_KEY)
+def current_exchange() -> FlaskExchange:
+    """The exchange of the request of this thread, a new one if its first limit is asked now."""
+    kept = _kept()
+    exchange: FlaskExchange | None = kept.get(_KEPT)
     if exchange is None:
-        exchange = environ[_KEY] = FlaskExchange()
+        exchange = kept[_KEPT] = FlaskExchange()
         flask.after_this_request(exchange.finish)
     return exchange
 
 
 def leave_to_response(app: flask.Flask, response: flask.Response, **_: object) -> None:
     """Let the response of a request end it, now that nothing can put another one in its place."""
-    exchange: FlaskExchange | None = flask.request.environ.pop(_KEY, None)
+    exchange = _leave()
     if exchange is not None and exchange.settles:
         exchange.end_by(response)
 
 
 def end_failed(app: flask.Flask, exc: BaseException | None = None, **_: object) -> None:
     """End what a request that failed was charged, where no response will."""
-    exchange: FlaskExchange | None = flask.request.environ.pop(_KEY, None)
+    exchange = _leave()
     if exchange is not None and exc is not None:
         exchange.end(Response(500, {}, 0))
+
+
+def _leave() -> FlaskExchange | None:
+    """The exchange of the request of this thread, which keeps it no longer: it refers to the request."""
+    exchange: FlaskExchange | None = _kept().pop(_KEPT, None)
+    return exchange
+
+
+def _kept() -> dict[str, Any]:
+    """What the request of this thread keeps."""
+    proxy = cast(Any, flask.request)
+    kept: dict[str, Any] = vars(proxy._get_current_object())
+    return kept

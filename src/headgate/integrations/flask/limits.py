@@ -20,7 +20,7 @@ from headgate.errors import ConfigError, check_flag
 from headgate.http.server.options import Refusal, RouteOptions
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits
 from headgate.http.server.routes import exempt as _exempt
-from headgate.integrations.flask.exchange import end_failed, exchange_of, leave_to_response
+from headgate.integrations.flask.exchange import current_exchange, end_failed, leave_to_response
 from headgate.integrations.flask.placement import watch_place
 from headgate.integrations.flask.request import FlaskRequest
 from headgate.integrations.flask.routing import (
@@ -171,7 +171,7 @@ class _Limit:
     ) -> Any:
         """None where the request of this thread may pass, else what the fallback answers; raises the refusal."""
         environ = flask.request.environ
-        exchange = exchange_of(environ)
+        exchange = current_exchange()
         enforcer = self.enforcers.of(current_app._get_current_object())  # type: ignore[attr-defined]
         judgement = exchange.judge(enforcer, FlaskRequest(environ, endpoint), by, counted_as, environ=environ)
         if judgement.refusal is None:
