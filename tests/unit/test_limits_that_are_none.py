@@ -186,6 +186,13 @@ def test_whether_wider_limits_are_overridden_is_true_or_false(limit: Any, overri
         limit("1/minute", override=override)
 
 
+@pytest.mark.parametrize("limit", [for_fastapi.rate_limit, for_flask.rate_limit, for_litestar.rate_limit])
+@pytest.mark.parametrize("scope", [None, 5, b"all"])
+def test_what_is_counted_together_is_named_by_text_or_a_function(limit: Any, scope: Any) -> None:
+    with pytest.raises(ConfigError, match=f"scope is text or a function of the request, not {scope!r}"):
+        limit("1/minute", scope=scope)
+
+
 @pytest.mark.parametrize("options", [{"limits": "1/minute"}, {}])
 def test_whether_the_plugin_of_litestar_limits_websockets_is_true_or_false(options: Any) -> None:
     websockets: Any = "false"
