@@ -265,10 +265,23 @@ def test_what_is_exempt_is_not_limited() -> None:
     async def told() -> str:
         return "told"
 
+    @exempt
+    @get("/above")
+    async def above() -> str:
+        return "above"
+
+    class Inside(Controller):
+        path = "/inside"
+
+        @exempt
+        @get("/")
+        async def above(self) -> str:
+            return "above"
+
     health = Router("/health", route_handlers=[read], opt=dict(EXEMPT))
-    app = application(marked, told, health, plugins=[RateLimitPlugin(limits="1/minute", rate_limits=limits)],
-                      middleware=[limits("1/minute")])  # fmt: skip
-    for path in ("/marked", "/told", "/health"):
+    plugin = RateLimitPlugin(limits="1/minute", rate_limits=limits)
+    app = application(marked, told, above, Inside, health, plugins=[plugin], middleware=[limits("1/minute")])
+    for path in ("/marked", "/told", "/above", "/inside", "/health"):
         assert statuses(app, *[{"path": path}] * 3) == [200] * 3
 
 

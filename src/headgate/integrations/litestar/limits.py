@@ -156,4 +156,5 @@ def applies(limit: RateLimit, handler: Any) -> bool:
 
 
 def is_left_out(handler: Any) -> bool:
-    return bool(handler.opt.get("headgate_exempt")) or is_exempt(getattr(handler, "fn", None))
+    """Whether a handler is exempt: by an option of a layer, or as it was marked, above its route decorator or below."""
+    return bool(handler.opt.get("headgate_exempt")) or is_exempt(handler) or is_exempt(getattr(handler, "fn", None))
