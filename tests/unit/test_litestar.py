@@ -314,6 +314,22 @@ def test_what_a_middleware_between_raises_is_told_too() -> None:
     assert answers[0].headers["WWW-Authenticate"] == "Bearer"
 
 
+def test_an_exception_that_a_middleware_raises_again_and_again_tells_each_client_what_it_has_left() -> None:
+    unknown = NotAuthorizedException("who are you?")
+
+    def authorised(app: Any) -> Any:
+        async def middleware(scope: Any, receive: Any, send: Any) -> None:
+            raise unknown
+
+        return middleware
+
+    app = application(read, middleware=[fresh()("3/minute"), authorised])
+    answers = asking(app, {}, {}, {"client": "203.0.113.77"})
+    assert [answer.status_code for answer in answers] == [401] * 3
+    assert [parse_list(answer.headers["RateLimit"])[0][1]["r"] for answer in answers] == [2, 1, 2]
+    assert not unknown.headers
+
+
 def test_a_refusal_is_a_problem_with_a_true_moment() -> None:
     clock = ManualClock()
 

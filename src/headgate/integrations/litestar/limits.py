@@ -12,7 +12,7 @@ from headgate.errors import ConfigError, check_flag
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, Watch, refuse
 from headgate.http.server.client_watch import watching
 from headgate.http.server.exchange import Judgement
-from headgate.http.server.fallback_errors import telling_error
+from headgate.http.server.fallback_errors import telling_error, with_fields
 from headgate.http.server.options import Response, RouteOptions
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
 from headgate.http.server.scope_exchange import ScopeExchange, exchange_at
@@ -132,10 +132,10 @@ class _Limited:
         try:
             await self._app(scope, receive, watch.send)
         except HTTPException as raised:  # by a middleware between: Litestar answers it outside of all of them
-            told = {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.encoded_fields()}
-            raised.headers = {**told, **(raised.headers or {})}
-            said = Response(raised.status_code, {name.lower(): value for name, value in raised.headers.items()}, 0)
-            raise
+            fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in exchange.encoded_fields()]
+            told = with_fields(raised, fields)
+            said = Response(told.status_code, {name.lower(): value for name, value in (told.headers or {}).items()}, 0)
+            raise told from raised
         finally:
             if exchange.settles:
                 await exchange.end_async(said or watch.response())
