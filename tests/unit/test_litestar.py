@@ -666,6 +666,10 @@ def test_what_one_limit_refuses_is_charged_in_none() -> None:
 # What cannot be used.
 
 
+async def unasked(scope: Any, receive: Any, send: Any) -> None:
+    raise AssertionError("nobody asks")
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [
@@ -674,7 +678,7 @@ def test_what_one_limit_refuses_is_charged_in_none() -> None:
         (lambda: RateLimitPlugin(POLICY, key=header("X-User")), "key goes with limits"),
         (lambda: RateLimitPlugin(limits="1/fortnight"), "fortnight"),
         (lambda: RateLimitPlugin(websockets=True), "options of an application go with its limits"),
-        (lambda: RateLimitPlugin(fallback=application()), "options of an application go with its limits"),
+        (lambda: RateLimitPlugin(fallback=unasked), "options of an application go with its limits"),
         (lambda: rate_limit("1/fortnight"), "fortnight"),
         (lambda: rate_limit(None), "not None"),  # type: ignore[arg-type]
     ],
