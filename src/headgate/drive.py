@@ -16,6 +16,12 @@ T = TypeVar("T")
 _unfinished: set[asyncio.Future[Any]] = set()
 """What goes on although nothing waits for it: an event loop itself remembers its tasks only weakly."""
 
+_answering: set[asyncio.Future[Any]] = set()
+"""What of that is asked in any case."""
+
+_TURNS = 20
+"""So many turns of an event loop a cancelled task has to come to its end."""
+
 
 def drive(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | None = None) -> T:
     """The result of the steps, which are done in this thread."""
@@ -133,4 +139,20 @@ def begun(answer: Awaitable[T]) -> asyncio.Future[T]:
 
 async def answered_in_any_case(answer: Awaitable[T]) -> T:
     """What is answered; asking goes on to its end where the caller is cancelled, once or again and again."""
-    return await asyncio.shield(begun(answer))
+    asked = begun(answer)
+    _answering.add(asked)
+    asked.add_done_callback(_answering.discard)
+    return await asyncio.shield(asked)
+
+
+async def all_answered(*, within_s: float) -> None:
+    """Wait until all is answered that is asked in any case on this event loop, but no longer than so many seconds.
+
+    Tasks that were cancelled just before, as by a server that ends, come to ask first.
+    """
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    asked = [each for each in tuple(_answering) if each.get_loop() is loop]
+    if asked:
+        await asyncio.wait(asked, timeout=within_s)

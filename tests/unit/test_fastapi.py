@@ -402,6 +402,16 @@ def test_override_of_a_router_takes_the_place_of_the_applications(limits: Limits
     ]
 
 
+def test_a_limit_inside_of_an_override_stands_although_an_equal_one_is_outside_of_it(limits: Limits) -> None:
+    app = FastAPI(dependencies=[Depends(limits("1/minute"))])
+    router = APIRouter(dependencies=[Depends(limits("2/minute", override=True))])
+    router.get("/both", dependencies=[Depends(limits("1/minute"))])(read)
+    router.get("/wide")(read)
+    app.include_router(router)
+    assert statuses(app, *["/both"] * 2) == [200, 429]
+    assert statuses(app, *["/wide"] * 3) == [200, 200, 429]
+
+
 def test_equal_limits_are_asked_once(limits: Limits) -> None:
     app = app_with(limits("2/minute"), dependencies=[Depends(limits("2/minute"))])
     assert statuses(app, "/", "/", "/") == [200, 200, 429]

@@ -356,6 +356,26 @@ def test_a_blueprint_is_limited_with_what_is_inside_it(app: flask.Flask, client:
     assert client.statuses(*["/free"] * 3) == [200] * 3
 
 
+def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request(
+    app: flask.Flask, client: Client, limits: RateLimits
+) -> None:
+    @app.get("/inner")
+    @limits("2/minute")
+    def inner() -> str:
+        return "inner"
+
+    @app.get("/batch")
+    @limits("3/minute", counts=lambda request, response: True)
+    def batch() -> list[int]:
+        asks = [{**flask.request.environ, "PATH_INFO": "/inner"} for _ in range(2)]
+        return [flask.Response.from_app(app, ask).status_code for ask in asks]
+
+    answers = [client.ask("/batch") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert [answer.json() for answer in answers[:3]] == [[200, 200], [429, 429], [429, 429]]
+    assert [left(answer) for answer in answers] == [2, 1, 0, 0]
+
+
 def test_a_refusal_consumes_nothing_in_any_of_the_limits(app: flask.Flask, client: Client) -> None:
     limits = RateLimits(app, default="5/minute", scope="all", clock=ManualClock())
     app.add_url_rule("/a", "a", limits("1/minute", scope="a")(lambda: "a"))

@@ -286,6 +286,40 @@ def test_a_request_of_flask_is_freed_where_a_function_after_it_fails(*, failures
     assert told == [200, 500, 200]
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["a new one each time", "always the same one"])
+def test_a_request_of_flask_ends_with_the_response_that_a_function_after_it_puts_in_place(*, kept: bool) -> None:
+    app = flask.Flask("shop", static_folder=None)
+    same = flask.Response("other", 202)
+    told: list[tuple[int, int]] = []
+
+    def counts(request: Any, response: Any) -> bool:
+        told.append((response.status, response.body_bytes))
+        return True
+
+    @app.after_request
+    def replace(response: flask.Response) -> flask.Response:
+        if response.status_code == 429:
+            return response
+        return same if kept else flask.Response("other", 202)
+
+    @app.get("/")
+    @limited_flask.rate_limit("1 concurrent", counts=counts)
+    def well() -> str:
+        return "well"
+
+    @app.get("/counted")
+    @limited_flask.rate_limit("9/minute", counts=counts)
+    def counted() -> str:
+        return "counted"
+
+    first = Asked(app)
+    if not kept:
+        assert Asked(app).end() == 429, "it is in flight until it is sent"
+    assert [first.end(), Asked(app).end(), Asked(app).end(), Asked(app, "/counted").end()] == [202] * 4
+    assert told == [(202, 5)] * 4
+    assert len(same._on_close) <= 1
+
+
 def test_a_request_is_freed_that_ends_under_a_policy_which_counts_nothing_in_flight() -> None:
     rule = {"name": "user", "by": ["ip"], "limits": "1 concurrent; 100/minute"}
     gate = Gate({"version": 1, "rules": [rule]})
@@ -307,6 +341,12 @@ def test_a_wsgi_gate_holds_what_its_policy_says() -> None:
 
 
 # aiohttp, in a real server
+
+
+@web.middleware
+async def _in_a_task(request: web.Request, handler: Any) -> Any:
+    """Runs a handler in a task of its own, as `asyncio.wait_for` does before Python 3.12."""
+    return await asyncio.create_task(handler(request))
 
 
 def _aiohttp(kind: str, entered: asyncio.Event, door: asyncio.Event) -> web.Application:
@@ -334,9 +374,9 @@ def _aiohttp(kind: str, entered: asyncio.Event, door: asyncio.Event) -> web.Appl
     async def quick(request: web.Request) -> web.Response:
         return web.Response(text="quick")
 
-    app = web.Application()
+    app = web.Application(middlewares=[_in_a_task] if kind == "tasks" else [])
     handlers: list[Any] = [slow, stream, large, fail, quick]
-    if kind == "handlers":
+    if kind in ("handlers", "tasks"):
         limit = limited_aiohttp.RateLimits(scope="all")(LIMITS)
         handlers = [limit(handler) for handler in handlers]
     for handler, name in zip(handlers, ("slow", "stream", "large", "fail", "quick"), strict=True):
@@ -348,7 +388,7 @@ def _aiohttp(kind: str, entered: asyncio.Event, door: asyncio.Event) -> web.Appl
     return app
 
 
-@pytest.mark.parametrize("kind", ["handlers", "limits", "policy"])
+@pytest.mark.parametrize("kind", ["handlers", "tasks", "limits", "policy"])
 def test_requests_of_aiohttp_are_in_flight_until_their_responses_are_sent(kind: str) -> None:
     async def test() -> None:
         entered, door = asyncio.Event(), asyncio.Event()

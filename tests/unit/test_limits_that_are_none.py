@@ -167,3 +167,40 @@ def test_a_decorator_that_is_given_a_view_is_told_at_the_first_request() -> None
 def test_a_shadow_is_true_or_false_and_no_text_that_would_be_true(shadow: Any) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"shadow is True or False, not {shadow!r:.40}")):
         Limiter("1/minute", shadow=shadow)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        for_fastapi.rate_limit,
+        for_flask.rate_limit,
+        for_litestar.rate_limit,
+        for_aiohttp.rate_limit,
+        for_django.rate_limit,
+    ],
+    ids=["fastapi", "flask", "litestar", "aiohttp", "django"],
+)
+@pytest.mark.parametrize("override", ["false", 0, None])
+def test_whether_wider_limits_are_overridden_is_true_or_false(limit: Any, override: Any) -> None:
+    with pytest.raises(ConfigError, match=f"override is True or False, not {override!r}"):
+        limit("1/minute", override=override)
+
+
+@pytest.mark.parametrize("limit", [for_fastapi.rate_limit, for_flask.rate_limit, for_litestar.rate_limit])
+@pytest.mark.parametrize("scope", [None, 5, b"all"])
+def test_what_is_counted_together_is_named_by_text_or_a_function(limit: Any, scope: Any) -> None:
+    with pytest.raises(ConfigError, match=f"scope is text or a function of the request, not {scope!r}"):
+        limit("1/minute", scope=scope)
+
+
+@pytest.mark.parametrize("options", [{"limits": "1/minute"}, {}])
+def test_whether_the_plugin_of_litestar_limits_websockets_is_true_or_false(options: Any) -> None:
+    websockets: Any = "false"
+    with pytest.raises(ConfigError, match="websockets is True or False, not 'false'"):
+        for_litestar.RateLimitPlugin(websockets=websockets, **options)
+
+
+def test_whether_flask_limits_static_files_is_true_or_false() -> None:
+    static: Any = "false"
+    with pytest.raises(ConfigError, match="static is True or False, not 'false'"):
+        for_flask.RateLimits(static=static)

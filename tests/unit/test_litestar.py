@@ -239,6 +239,20 @@ def test_a_limit_that_overrides_takes_the_place_of_those_of_outer_layers() -> No
     assert statuses(app, {"path": "/api/both"}) == [200]
 
 
+def test_a_limit_inside_of_an_override_stands_although_it_is_outside_of_it_too() -> None:
+    limits = fresh()
+    once = limits("1/minute")
+
+    @get("/both", middleware=[once])
+    async def both() -> str:
+        return "both"
+
+    router = Router("/api", route_handlers=[both, read], middleware=[limits("2/minute", override=True)])
+    app = application(router, middleware=[once])
+    assert statuses(app, *[{"path": "/api/both"}] * 2) == [200, 429]
+    assert statuses(app, *[{"path": "/api"}] * 3) == [200, 200, 429]
+
+
 def test_what_is_exempt_is_not_limited() -> None:
     limits = fresh()
 
@@ -251,10 +265,23 @@ def test_what_is_exempt_is_not_limited() -> None:
     async def told() -> str:
         return "told"
 
+    @exempt
+    @get("/above")
+    async def above() -> str:
+        return "above"
+
+    class Inside(Controller):
+        path = "/inside"
+
+        @exempt
+        @get("/")
+        async def above(self) -> str:
+            return "above"
+
     health = Router("/health", route_handlers=[read], opt=dict(EXEMPT))
-    app = application(marked, told, health, plugins=[RateLimitPlugin(limits="1/minute", rate_limits=limits)],
-                      middleware=[limits("1/minute")])  # fmt: skip
-    for path in ("/marked", "/told", "/health"):
+    plugin = RateLimitPlugin(limits="1/minute", rate_limits=limits)
+    app = application(marked, told, above, Inside, health, plugins=[plugin], middleware=[limits("1/minute")])
+    for path in ("/marked", "/told", "/above", "/inside", "/health"):
         assert statuses(app, *[{"path": path}] * 3) == [200] * 3
 
 
@@ -285,6 +312,22 @@ def test_what_a_middleware_between_raises_is_told_too() -> None:
     assert [answer.status_code for answer in answers] == [401, 429]
     assert all(has_once(answer, "RateLimit", "RateLimit-Policy") for answer in answers)
     assert answers[0].headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_an_exception_that_a_middleware_raises_again_and_again_tells_each_client_what_it_has_left() -> None:
+    unknown = NotAuthorizedException("who are you?")
+
+    def authorised(app: Any) -> Any:
+        async def middleware(scope: Any, receive: Any, send: Any) -> None:
+            raise unknown
+
+        return middleware
+
+    app = application(read, middleware=[fresh()("3/minute"), authorised])
+    answers = asking(app, {}, {}, {"client": "203.0.113.77"})
+    assert [answer.status_code for answer in answers] == [401] * 3
+    assert [parse_list(answer.headers["RateLimit"])[0][1]["r"] for answer in answers] == [2, 1, 2]
+    assert not unknown.headers
 
 
 def test_a_refusal_is_a_problem_with_a_true_moment() -> None:
@@ -623,6 +666,10 @@ def test_what_one_limit_refuses_is_charged_in_none() -> None:
 # What cannot be used.
 
 
+async def unasked(scope: Any, receive: Any, send: Any) -> None:
+    raise AssertionError("nobody asks")
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [
@@ -630,6 +677,8 @@ def test_what_one_limit_refuses_is_charged_in_none() -> None:
         (lambda: RateLimitPlugin(POLICY, limits="1/minute"), "one of the two"),
         (lambda: RateLimitPlugin(POLICY, key=header("X-User")), "key goes with limits"),
         (lambda: RateLimitPlugin(limits="1/fortnight"), "fortnight"),
+        (lambda: RateLimitPlugin(websockets=True), "options of an application go with its limits"),
+        (lambda: RateLimitPlugin(fallback=unasked), "options of an application go with its limits"),
         (lambda: rate_limit("1/fortnight"), "fortnight"),
         (lambda: rate_limit(None), "not None"),  # type: ignore[arg-type]
     ],

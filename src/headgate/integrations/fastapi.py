@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from headgate.decision import Decision
 from headgate.decorator import is_being_decorated
-from headgate.errors import ConfigError, MissingExtraError, StoreError
+from headgate.errors import ConfigError, MissingExtraError, StoreError, check_flag
 from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
 from headgate.http.server.asgi_messages import Fields
@@ -155,9 +155,9 @@ class RateLimit:
 
     def _gives_way(self, route: Any) -> bool:
         """Whether a narrower limit of a route takes the place of this one."""
-        following = list(_limits_of(route))
-        narrower = following[following.index(self) + 1 :] if self in following else []
-        return any(limit.override and limit is not self for limit in narrower)
+        outwards = list(_limits_of(route))[::-1]  # equal ones are one: it is where it stands innermost
+        narrower = outwards[: outwards.index(self)] if self in outwards else []
+        return any(limit.override for limit in narrower)
 
 
 def _tell(response: Response, fields: Fields) -> None:
@@ -191,7 +191,7 @@ class RateLimits(AsyncRouteLimits):
         if is_being_decorated(limits):
             raise ConfigError(f"rate_limit decorates no endpoint: {_HOW_TO_STAND}")
         try:
-            written = (limits, override, frozenset(options.items()))
+            written = (limits, check_flag("override", override), frozenset(options.items()))
             made = self._made.get(written)
         except TypeError:  # a mapping or a list among them: this one is like no other
             return self._make(limits, override, options)

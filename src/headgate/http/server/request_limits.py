@@ -81,6 +81,8 @@ class RequestLimits:
         self._own_clock = told.get("clock")
         self._clock = told.get("clock", SYSTEM_CLOCK)
         self._scope: Any = told.get("scope", _own_counter) if routed else None
+        if routed and not isinstance(self._scope, str) and not callable(self._scope):
+            raise ConfigError(f"scope is text or a function of the request, not {self._scope!r:.40}")
         store: Any = told.get("store", "memory://")
         if not isinstance(told.get("store", ""), str | Store):
             raise ConfigError(f"store is a URL or a store, not {store!r:.40}")

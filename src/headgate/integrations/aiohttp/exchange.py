@@ -42,10 +42,10 @@ class AiohttpExchange(ResponseExchange):
             said = self._seen(raised)
             raise
         finally:
-            serving = asyncio.current_task() if self.holds or unsent is not None else None
+            serving = _serving(connection) if self.holds or unsent is not None else None
             if serving is None or serving is connection:
                 await self.end_async(said)
-            else:  # this task sends the response now: it ends, and what is in flight is freed, when that is done
+            else:  # that task sends the response now: it ends, and what is in flight is freed, when that is done
                 serving.add_done_callback(lambda _: begun(self.end_async(self._sent(unsent, said))))
 
     def _sent(self, response: web.StreamResponse | None, said: Response) -> Response:
@@ -57,6 +57,16 @@ class AiohttpExchange(ResponseExchange):
         if not response.prepared:
             self.tell(response)
         return _said(response, head=self.is_head) if self.settles else Response(response.status, {}, 0)
+
+
+def _serving(connection: object) -> asyncio.Task[Any] | None:
+    """The task that sends the response: the one for which that of the connection waits; else this one.
+
+    A middleware may run a handler in a task of its own, as `asyncio.wait_for` does before Python 3.12. Which task sends
+    the response then, only that of the connection knows.
+    """
+    awaited = getattr(connection, "_fut_waiter", None)
+    return awaited if isinstance(awaited, asyncio.Task) else asyncio.current_task()
 
 
 # Texts are fine as keys of a request before aiohttp 3.14, and discouraged from then on.

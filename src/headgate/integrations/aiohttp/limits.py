@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack, cast
 from aiohttp import web
 from aiohttp.abc import AbstractView
 
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, check_flag
 from headgate.http.server.options import RouteOptions
 from headgate.http.server.routes import (
     NONE_TOLD,
@@ -51,6 +51,7 @@ class RateLimits(AsyncRouteLimits):
         applications. Several limits apply together: what one of them refuses is charged in none. With
         `override` those of the application do not apply. `fallback` is a handler that answers a refusal.
         """
+        check_flag("override", override)
         enforcers = self.routes.enforcers(limits, options)
 
         def decorate(handler: Limited) -> Limited:

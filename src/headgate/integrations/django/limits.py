@@ -11,7 +11,7 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest  # type: ignore[import-untyped]
 
 from headgate.drive import answered
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, check_flag
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.options import Refusal, RouteOptions, check_limits
 from headgate.http.server.routes import NONE_TOLD, LimitsOfRoute, check_endpoint
@@ -45,6 +45,7 @@ def rate_limit(
     Options that are not given here are those of HEADGATE. Raises ConfigError.
     """
     check_limits(limits)
+    check_flag("override", override)
     limit = _Limit(limits, options, fallback)
 
     def decorate(view: View) -> View:

@@ -16,11 +16,11 @@ from flask.signals import request_finished, request_tearing_down
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from headgate.decision import Decision
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, check_flag
 from headgate.http.server.options import Refusal, RouteOptions
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits
 from headgate.http.server.routes import exempt as _exempt
-from headgate.integrations.flask.exchange import end_failed, exchange_of, leave_to_response
+from headgate.integrations.flask.exchange import current_exchange, end_failed, leave_to_response
 from headgate.integrations.flask.placement import watch_place
 from headgate.integrations.flask.request import FlaskRequest
 from headgate.integrations.flask.routing import (
@@ -63,7 +63,7 @@ class RateLimits:
         **options: Unpack[RouteOptions],
     ) -> None:
         self._options = options
-        self._static = static
+        self._static = check_flag("static", static)
         self._limits: WeakSet[_Limit] = WeakSet()
         self._routes = RouteLimits(options, asynchronous=False)
         self._fallback = fallback
@@ -104,6 +104,7 @@ class RateLimits:
         With `override` those of the application, and before a view those of its blueprint, do not apply.
         Several decorators apply together.
         """
+        check_flag("override", override)
         limit = self._limit(limits, options, fallback)
 
         def decorate(limited: Limited) -> Limited:
@@ -170,7 +171,7 @@ class _Limit:
     ) -> Any:
         """None where the request of this thread may pass, else what the fallback answers; raises the refusal."""
         environ = flask.request.environ
-        exchange = exchange_of(environ)
+        exchange = current_exchange()
         enforcer = self.enforcers.of(current_app._get_current_object())  # type: ignore[attr-defined]
         judgement = exchange.judge(enforcer, FlaskRequest(environ, endpoint), by, counted_as, environ=environ)
         if judgement.refusal is None:

@@ -8,11 +8,11 @@ from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler
 
 from headgate.decorator import is_being_decorated
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, check_flag
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, Watch, refuse
 from headgate.http.server.client_watch import watching
 from headgate.http.server.exchange import Judgement
-from headgate.http.server.fallback_errors import telling_error
+from headgate.http.server.fallback_errors import telling_error, with_fields
 from headgate.http.server.options import Response, RouteOptions
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
 from headgate.http.server.scope_exchange import ScopeExchange, exchange_at
@@ -60,9 +60,9 @@ class RateLimit:
         counted_as: str = "",
     ) -> None:
         self.enforcers = enforcers
-        self.override = override
+        self.override = check_flag("override", override)
         self.fallback = fallback
-        self.websockets = websockets
+        self.websockets = check_flag("websockets", websockets)
         self.counted_as = counted_as
         """What all requests count under; "" for each route by itself."""
 
@@ -132,10 +132,10 @@ class _Limited:
         try:
             await self._app(scope, receive, watch.send)
         except HTTPException as raised:  # by a middleware between: Litestar answers it outside of all of them
-            told = {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.encoded_fields()}
-            raised.headers = {**told, **(raised.headers or {})}
-            said = Response(raised.status_code, {name.lower(): value for name, value in raised.headers.items()}, 0)
-            raise
+            fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in exchange.encoded_fields()]
+            told = with_fields(raised, fields)
+            said = Response(told.status_code, {name.lower(): value for name, value in (told.headers or {}).items()}, 0)
+            raise told from raised
         finally:
             if exchange.settles:
                 await exchange.end_async(said or watch.response())
@@ -150,10 +150,11 @@ def applies(limit: RateLimit, handler: Any) -> bool:
     """Whether a limit applies to a handler: nothing exempts that, and no narrower limit takes its place."""
     if is_left_out(handler):
         return False
-    limits = limits_of(handler)
-    narrower = limits[limits.index(limit) + 1 :] if limit in limits else []
-    return not any(other.override and other is not limit for other in narrower)
+    outwards = limits_of(handler)[::-1]  # on several layers, it is where it stands innermost
+    narrower = outwards[: outwards.index(limit)] if limit in outwards else []
+    return not any(other.override for other in narrower)
 
 
 def is_left_out(handler: Any) -> bool:
-    return bool(handler.opt.get("headgate_exempt")) or is_exempt(getattr(handler, "fn", None))
+    """Whether a handler is exempt: by an option of a layer, or as it was marked, above its route decorator or below."""
+    return bool(handler.opt.get("headgate_exempt")) or is_exempt(handler) or is_exempt(getattr(handler, "fn", None))

@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict, Unpack
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.plugins import InitPlugin, ReceiveRoutePlugin
 
+from headgate.errors import ConfigError, check_flag
 from headgate.http.refusal import PROBLEM_JSON
 from headgate.http.server.asgi_messages import ASGIApp, Message, Scope, Watch, encode_refusal
 from headgate.http.server.exchange import Judgement
@@ -70,12 +71,15 @@ class RateLimitPlugin(InitPlugin, ReceiveRoutePlugin):
         fallback: ASGIApp | None = None,
         **options: Unpack[PluginOptions],
     ) -> None:
+        check_flag("websockets", websockets)
         self._rate_limits = rate_limits
         self._limit: RateLimit | None = None
         if policy is not None or options:
             # Limits are judged as those of one route: what a narrower one refuses is given back.
             enforcers = application_enforcers(policy, options)
             self._limit = RateLimit(enforcers, fallback=fallback, websockets=websockets, counted_as=_ALL)
+        elif websockets or fallback is not None:
+            raise ConfigError("options of an application go with its limits or its policy")
 
     def on_app_init(self, app_config: Any) -> Any:
         """Called by Litestar."""

@@ -14,11 +14,12 @@ from weakref import ref
 
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
+from headgate.drive import all_answered
 from headgate.errors import ConfigError
 from headgate.stores.batches import DecidesBatches, Done, Failing
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.guard.fallback import CHOICES, MAX_LOCAL_KEYS, Choice, Fallback, read_share
-from headgate.stores.guard.kept import KeptSettlements, settling_on
+from headgate.stores.guard.kept import CLOSE_WITHIN_US, KeptSettlements, settling_on
 from headgate.stores.guard.limits import AsyncGuardedLimits, GuardedLimits
 from headgate.stores.guard.local_holds import LocalHolds
 from headgate.stores.guard.refusals import Refusals
@@ -147,7 +148,8 @@ class GuardedStore(Store):
         self.inner.close()
 
     async def aclose(self) -> None:
-        """`close` for an event loop."""
+        """`close` for an event loop; what is being settled on that comes to its end first."""
+        await all_answered(within_s=CLOSE_WITHIN_US / 1_000_000)
         await self.kept.aclose()
         self.breaker.close()
         await self.inner.aclose()

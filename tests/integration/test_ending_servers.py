@@ -1,0 +1,111 @@
+"""Requests that a server ends as it stops: their places on Redis are free when the store is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+from redis_servers import Server
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from headgate.integrations import aiohttp as for_aiohttp
+from headgate.integrations import starlette as for_starlette
+
+pytestmark = pytest.mark.integration
+LIMITS = "1 concurrent"
+
+
+def store_of(server: Server, prefix: str) -> str:
+    return f"{server.url}?timeout=10s&prefix={prefix}"
+
+
+@pytest.mark.parametrize("turns", [0, 1, 5])
+def test_a_request_that_is_cancelled_when_the_store_is_closed_is_freed(server: Server, turns: int) -> None:
+    scope = {"type": "http", "method": "GET", "headers": [], "query_string": b"", "client": ("203.0.113.9", 1)}
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def test() -> None:
+        limits = for_starlette.RateLimits(store=store_of(server, f"cancelled{turns}"), scope="all")
+        entered, statuses = asyncio.Event(), []
+
+        async def send(message: Any) -> None:
+            statuses.append(message.get("status"))
+
+        @limits(LIMITS)
+        async def wait(request: Request) -> Response:
+            entered.set()
+            await asyncio.Event().wait()
+            return PlainTextResponse("never")
+
+        @limits(LIMITS)
+        async def read(request: Request) -> Response:
+            return PlainTextResponse("read")
+
+        app = Starlette(routes=[Route("/wait", wait), Route("/", read)])
+        app.add_middleware(for_starlette.RateLimitHeaders, rate_limits=limits)
+        serving = asyncio.create_task(app({**scope, "path": "/wait"}, receive, send))
+        await entered.wait()
+        await app({**scope, "path": "/"}, receive, send)
+        assert statuses.pop(0) == 429
+        serving.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await limits.aclose()
+        statuses.clear()
+        await app({**scope, "path": "/"}, receive, send)
+        await limits.aclose()
+        assert statuses[0] == 200
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_a_request_of_aiohttp_that_ends_as_its_server_stops_is_freed(server: Server, cut_off: bool) -> None:
+    prefix = f"stopped{cut_off}"
+
+    async def statuses(name: str, *, stops: bool) -> list[Any]:
+        """What a server answers, which perhaps stops meanwhile."""
+        limits = for_aiohttp.RateLimits(store=store_of(server, prefix), scope="all")
+        entered, door = asyncio.Event(), asyncio.Event()
+
+        @limits(LIMITS)
+        async def wait(request: web.Request) -> web.Response:
+            entered.set()
+            await door.wait()
+            return web.Response()
+
+        @limits(LIMITS)
+        async def read(request: web.Request) -> web.Response:
+            return web.Response()
+
+        async def open_door(app: web.Application) -> None:
+            if not cut_off:
+                door.set()
+
+        app = web.Application()
+        app.router.add_get("/wait", wait)
+        app.router.add_get("/", read)
+        app.on_shutdown.append(open_door)
+        for_aiohttp.setup(app, rate_limits=limits)
+        runner = web.AppRunner(app, shutdown_timeout=0.2)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        async with ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
+            asked = asyncio.create_task(session.get(name))
+            if stops:
+                await entered.wait()
+                await runner.cleanup()
+            told = await asyncio.gather(asked, return_exceptions=True)
+            await runner.cleanup()
+        return [getattr(answer, "status", None) for answer in told]
+
+    assert asyncio.run(statuses("/wait", stops=True)) == [None if cut_off else 200]
+    assert asyncio.run(statuses("/", stops=False)) == [200]
