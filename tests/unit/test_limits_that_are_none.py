@@ -4,6 +4,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flask
@@ -204,3 +205,24 @@ def test_whether_flask_limits_static_files_is_true_or_false() -> None:
     static: Any = "false"
     with pytest.raises(ConfigError, match="static is True or False, not 'false'"):
         for_flask.RateLimits(static=static)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        for_starlette.rate_limit,
+        partial(for_starlette.RouteLimit, before),
+        for_flask.rate_limit,
+        for_flask.RateLimits,
+        for_litestar.rate_limit,
+        for_aiohttp.rate_limit,
+        for_django.rate_limit,
+        partial(asgi.RateLimitMiddleware, before),
+        partial(wsgi.RateLimitMiddleware, before),
+    ],
+    ids=["starlette", "starlette, before", "flask", "flask, all", "litestar", "aiohttp", "django", "asgi", "wsgi"],
+)
+def test_what_answers_refusals_can_be_called(limit: Any) -> None:
+    told = {"default" if limit is for_flask.RateLimits else "limits": "1/minute"}
+    with pytest.raises(ConfigError, match="fallback is a function or an application that answers, not 'slow down'"):
+        limit(**told, fallback="slow down")

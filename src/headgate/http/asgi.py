@@ -32,7 +32,7 @@ from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.nested import JUDGED, nested
-from headgate.http.server.options import AnyPolicy, Options
+from headgate.http.server.options import AnyPolicy, Options, check_fallback
 from headgate.http.server.scope_exchange import ScopeExchange
 from headgate.policy.gate import AsyncGate
 
@@ -79,7 +79,7 @@ class RateLimitMiddleware(AsgiCallable):
         self._direct = self._enforcer if self._nested is None else None
         warn_outside_of_cors(self, app)
         self._websockets = websockets
-        self._fallback = fallback
+        self._fallback = check_fallback(fallback)
         mark_coroutine_function(self, self._judge)
 
     async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:

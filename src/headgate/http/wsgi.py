@@ -20,7 +20,7 @@ from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Exchange
 from headgate.http.server.nested import JUDGED, nested
-from headgate.http.server.options import AnyPolicy, Options, Response
+from headgate.http.server.options import AnyPolicy, Options, Response, check_fallback
 from headgate.http.server.wsgi_messages import (
     Environ,
     StartResponse,
@@ -64,7 +64,7 @@ class RateLimitMiddleware(WsgiCallable):
         self._enforcer = Enforcer(policy, options, asynchronous=False, kind=self.request_kind)
         self._nested = nested(self._enforcer, options, asynchronous=False)
         self._direct = self._enforcer if self._nested is None else None
-        self._fallback = fallback
+        self._fallback = check_fallback(fallback)
 
     def _judge(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         enforcer: Enforcer = self._enforcer

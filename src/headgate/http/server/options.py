@@ -168,6 +168,13 @@ class RouteOptions(Counting, total=False):
     """Where states are, a URL or a store [one in memory that belongs to the application]."""
 
 
+def check_fallback(fallback: T) -> T:
+    """What answers refusals, or None; raises ConfigError for what cannot be called, such as the text of an answer."""
+    if fallback is not None and not callable(fallback):
+        raise ConfigError(f"fallback is a function or an application that answers, not {fallback!r:.40}")
+    return fallback
+
+
 def check_limits(limits: object) -> None:
     """Raise ConfigError for what can be no limits of any kind, and say what can."""
     right = (

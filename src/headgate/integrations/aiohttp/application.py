@@ -12,7 +12,7 @@ from aiohttp import web
 
 from headgate.errors import ConfigError
 from headgate.http.server.cors import is_cors, tell_outside_of_cors
-from headgate.http.server.options import AnyPolicy, Options
+from headgate.http.server.options import AnyPolicy, Options, check_fallback
 from headgate.http.server.routes import application_enforcers, is_exempt
 from headgate.integrations.aiohttp.exchange import Handler, answer, tell
 from headgate.integrations.aiohttp.limits import RateLimits, rate_limit
@@ -43,7 +43,7 @@ class RateLimitMiddleware:
     ) -> None:
         # Limits are judged as those of one route: what a narrower one refuses is given back.
         self._enforcers = application_enforcers(policy, options)
-        self._fallback = fallback
+        self._fallback = check_fallback(fallback)
 
     async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         look(request.match_info.apps[0])

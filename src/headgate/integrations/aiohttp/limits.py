@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractView
 
 from headgate.errors import ConfigError, check_flag
-from headgate.http.server.options import RouteOptions
+from headgate.http.server.options import RouteOptions, check_fallback
 from headgate.http.server.routes import (
     NONE_TOLD,
     ApplicationEnforcers,
@@ -52,6 +52,7 @@ class RateLimits(AsyncRouteLimits):
         `override` those of the application do not apply. `fallback` is a handler that answers a refusal.
         """
         check_flag("override", override)
+        check_fallback(fallback)
         enforcers = self.routes.enforcers(limits, options)
 
         def decorate(handler: Limited) -> Limited:

@@ -13,7 +13,7 @@ from django.http import HttpRequest  # type: ignore[import-untyped]
 from headgate.drive import answered
 from headgate.errors import ConfigError, check_flag
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.options import Refusal, RouteOptions, check_limits
+from headgate.http.server.options import Refusal, RouteOptions, check_fallback, check_limits
 from headgate.http.server.routes import NONE_TOLD, LimitsOfRoute, check_endpoint
 from headgate.http.server.routes import exempt as _exempt
 from headgate.integrations.django.exchange import DjangoExchange, opened
@@ -46,6 +46,7 @@ def rate_limit(
     """
     check_limits(limits)
     check_flag("override", override)
+    check_fallback(fallback)
     limit = _Limit(limits, options, fallback)
 
     def decorate(view: View) -> View:

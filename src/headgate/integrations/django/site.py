@@ -21,7 +21,7 @@ from headgate.http.server.counted_keys import address_rules
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.functions import OF_A_REQUEST, is_portable, takes
 from headgate.http.server.gate_requests import GateRequests
-from headgate.http.server.options import Answering, Options, RouteOptions
+from headgate.http.server.options import Answering, Options, RouteOptions, check_fallback
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
 from headgate.policy.client_address import UNIX
 from headgate.policy.request import Request
@@ -61,7 +61,7 @@ class Site:
             if name not in _OPTIONS:
                 raise ConfigError(f"settings.HEADGATE has no option {name!r:.40}; there are {', '.join(_OPTIONS)}")
         self._told = {name: _function(name, value) for name, value in told.items()}
-        self.fallback: Any = self._told.pop("fallback", None)
+        self.fallback: Any = check_fallback(self._told.pop("fallback", None))
         """A view that answers what the middleware refuses."""
 
         self._stores: dict[str, Store] = {}

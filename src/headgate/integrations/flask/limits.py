@@ -17,7 +17,7 @@ from werkzeug.exceptions import HTTPException, default_exceptions
 
 from headgate.decision import Decision
 from headgate.errors import ConfigError, check_flag
-from headgate.http.server.options import Refusal, RouteOptions
+from headgate.http.server.options import Refusal, RouteOptions, check_fallback
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits
 from headgate.http.server.routes import exempt as _exempt
 from headgate.integrations.flask.exchange import current_exchange, end_failed, leave_to_response
@@ -66,7 +66,7 @@ class RateLimits:
         self._static = check_flag("static", static)
         self._limits: WeakSet[_Limit] = WeakSet()
         self._routes = RouteLimits(options, asynchronous=False)
-        self._fallback = fallback
+        self._fallback = check_fallback(fallback)
         self._default = None if default is None else self._limit(default, {}, fallback)
         if app is not None:
             self.init_app(app)
@@ -158,7 +158,7 @@ class _Limit:
     def __init__(self, limits: LimitsOfRoute, options: RouteOptions, fallback: View | None) -> None:
         self._limits = limits
         self._options = options
-        self._fallback = fallback
+        self._fallback = check_fallback(fallback)
 
     def bind(self, routes: RouteLimits) -> None:
         self.enforcers = routes.enforcers(self._limits, self._options)

@@ -13,7 +13,7 @@ from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, Wa
 from headgate.http.server.client_watch import watching
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.fallback_errors import telling_error, with_fields
-from headgate.http.server.options import Response, RouteOptions
+from headgate.http.server.options import Response, RouteOptions, check_fallback
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
 from headgate.http.server.scope_exchange import ScopeExchange, exchange_at
 from headgate.integrations.litestar.request import LitestarRequest, application_of, template_of
@@ -61,7 +61,7 @@ class RateLimit:
     ) -> None:
         self.enforcers = enforcers
         self.override = check_flag("override", override)
-        self.fallback = fallback
+        self.fallback = check_fallback(fallback)
         self.websockets = check_flag("websockets", websockets)
         self.counted_as = counted_as
         """What all requests count under; "" for each route by itself."""

@@ -26,7 +26,7 @@ from headgate.http.server.asgi_messages import (
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.fallback_errors import telling_error
-from headgate.http.server.options import Response, RouteOptions, without_content
+from headgate.http.server.options import Response, RouteOptions, check_fallback, without_content
 from headgate.http.server.routes import (
     NONE_TOLD,
     ApplicationEnforcers,
@@ -74,6 +74,7 @@ class RateLimits(AsyncRouteLimits):
         The function may be a plain one, which then runs in a thread as Starlette has it. A refusal is
         answered by `fallback`, another endpoint, if there is one.
         """
+        check_fallback(fallback)
         enforcers = self.routes.enforcers(limits, options)
 
         def decorate(endpoint: Endpoint) -> Endpoint:
@@ -105,7 +106,7 @@ class RouteLimit:
         warn_outside_of_cors(self, app)
         self._enforcers = (rate_limits or rate_limit).routes.enforcers(limits, options)
         self._places: Places[Found] = places(_found, inside=False)
-        self._fallback = fallback
+        self._fallback = check_fallback(fallback)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
