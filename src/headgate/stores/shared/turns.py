@@ -78,7 +78,7 @@ class ZoneTurns:
 
     def begin(self) -> None:
         """Have no tickets; in a child process, those of its parent are the parent's. No other thread runs yet."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may end a caller in a thread that holds it
         self._numbers = 0
         self._tickets: dict[int, Ticket] = {}
         self._listener: _Listener | None = None
