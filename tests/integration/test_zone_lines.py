@@ -284,6 +284,28 @@ os.wait()
     assert in_line(here) == 0
 
 
+def test_threads_of_a_child_that_come_at_once_get_a_ticket_each(path: Path) -> None:
+    code = """
+from headgate.stores.lines import Ticket
+sys.setswitchinterval(1e-6)
+turns = limiter.store.unguarded._turns
+lost = 0
+for _ in range(100):
+    pid = os.fork()
+    if pid == 0:
+        tickets = [Ticket((1,)) for _ in range(8)]
+        at_once = threading.Barrier(len(tickets))
+        threads = [threading.Thread(target=lambda t=t: (at_once.wait(), turns.add(t))) for t in tickets]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join(30)
+        os._exit(len({ticket.number for ticket in tickets}) != 8 or len(turns._tickets) != 8)
+    lost += os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+print(lost)
+"""
+    with process(code, path, "1 concurrent") as forking:
+        assert forking.communicate(timeout=60) == ("0\n", "")
+
+
 def test_a_zone_too_full_for_another_ticket_refuses_and_says_so(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = SharedStore(path, size=128 << 10)
     most = store.info()["max_waiters"]

@@ -19,7 +19,7 @@ import pytest
 
 from headgate import ConfigError, Gate, Limiter, Request, SharedStore, StoreUnavailable, core
 from headgate.stores.shared import store as shared
-from headgate.stores.url import open_store
+from headgate.stores.url import existing_zone, open_store
 from headgate.testing import ManualClock
 from subjects import KINDS, make_zone
 
@@ -117,6 +117,14 @@ def test_the_file_is_for_its_owner_alone_unless_more_is_said(path: Path) -> None
 def test_whoever_owns_a_zone_may_look_whatever_it_permits(path: Path) -> None:
     SharedStore(path, size=SIZE, mode=0o660)
     assert SharedStore.existing(path).info()["size"] == SIZE
+    path.chmod(0o666)
+    assert existing_zone(f"shared://{path}?mode=660").info()["size"] == SIZE
+
+
+def test_root_may_look_into_a_zone_of_a_group_by_its_url(path: Path) -> None:
+    SharedStore(path, size=SIZE, mode=0o660)
+    os.chown(path, 12345, 12345) if os.geteuid() == 0 else pytest.skip("only root can give a file away")
+    assert existing_zone(f"shared://{path}?mode=660").info()["size"] == SIZE
 
 
 def test_a_file_with_a_second_name_is_refused(path: Path) -> None:
@@ -417,6 +425,16 @@ def test_what_has_expired_makes_room() -> None:
         clock.advance(2_000_000)
     assert store.stats().refused_full == 0
     assert store._zone.check() is None
+
+
+def test_the_warning_of_a_long_log_tells_what_needs_none(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = SharedStore(path, size=SIZE, log_percent=0)
+    with caplog.at_level(logging.WARNING, "headgate"):
+        Limiter("100/hour counter", store=store)
+        assert not caplog.text
+        Limiter("100/hour", store=store)
+    assert "the log of 100/hour may have more entries than the 0 of one key" in caplog.text
+    assert caplog.text.endswith("and a limit with the word counter needs no log\n")
 
 
 @pytest.mark.parametrize("gone", [0, 1, 6])

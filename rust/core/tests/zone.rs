@@ -101,6 +101,19 @@ fn a_zone_is_what_its_file_says() {
 }
 
 #[test]
+fn a_zone_whose_logs_and_holds_leave_no_room_for_a_state_is_refused() {
+    for size in (128 << 10..300 << 10).step_by(4096) {
+        for (log_percent, max_holds) in (0..=90).flat_map(|percent| (0..=150).map(move |holds| (percent, holds))) {
+            if let Ok(layout) = Layout::new(size, log_percent, max_holds) {
+                assert!(layout.max_keys() > 0, "{size} {log_percent} {max_holds}");
+            }
+        }
+    }
+    let fault = Layout::new(128 << 10, 90, 100).expect_err("no room");
+    assert_eq!(fault, "a zone of 131072 bytes with 90 percent for logs and 100 holds has no room for states");
+}
+
+#[test]
 fn threads_that_ask_at_once_pass_exactly_the_limit() {
     // Places in flight are taken by holds, not by hits.
     for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Concurrent) {

@@ -25,13 +25,13 @@ class FreedPlaces:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.by_place: dict[int, list[Callable[[], object]]] = {}
         forgotten_in_children(self)
 
     def forget(self) -> None:
         """See `headgate.waiting.forks`."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.by_place.clear()
 
     def __bool__(self) -> bool:

@@ -215,6 +215,8 @@ class WaitingLines:
 
     def _leave(self, asked: Request, ticket: Ticket, *, admitted: bool) -> None:
         """Step out of the line and call the next. A plan that came true is still good for those behind."""
+        if self._shared.lock.puts_off(partial(self._leave, asked, ticket, admitted=admitted)):
+            return
         following = None
         with self._shared.lock:
             line = self._lines.get(asked.name)

@@ -8,7 +8,6 @@ that died is noticed. Only the first of the whole line asks for what it waits fo
 from __future__ import annotations
 
 import logging
-import threading
 from bisect import insort
 from collections.abc import Generator, Sequence
 from functools import partial
@@ -34,7 +33,7 @@ from headgate.waiting.steps import (
     decision_in,
     is_held,
 )
-from headgate.waiting.tickets import KnownLine
+from headgate.waiting.tickets import KnownLine, LineLock
 from headgate.waiting.verdicts import FULL, Verdicts
 
 log = logging.getLogger("headgate")
@@ -50,7 +49,7 @@ class StoreLines:
         self._verdicts = verdicts
         self._clock = clock
         self._most = most
-        self._lock = threading.Lock()
+        self._lock = LineLock()
         self._known: dict[str, KnownLine] = {}
         self.waiting = 0
         self._told_full = False
@@ -58,7 +57,7 @@ class StoreLines:
 
     def forget(self) -> None:
         """See `headgate.waiting.forks`."""
-        self._lock = threading.Lock()
+        self._lock = LineLock()
         for known in self._known.values():
             for _, ticket in known.tickets:
                 ticket.abandon = None
@@ -262,6 +261,8 @@ class StoreLines:
     def _exit(self, line: StoreLine, asked: Request, ticket: Ticket) -> None:
         """Forget a ticket; the next of this process asks for its turn from now on."""
         line.turns.remove(ticket)
+        if self._lock.puts_off(partial(self._exit, line, asked, ticket)):
+            return
         leading: Ticket | None = None
         with self._lock:
             if ticket.abandon is None:

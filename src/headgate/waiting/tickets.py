@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -43,11 +44,42 @@ class KnownLine:
     entered: int = 0
 
 
+class LineLock:
+    """A lock for steps in which the garbage collector may end a caller whose event loop was closed.
+
+    That caller steps out of its line in the thread that holds the lock: not at once, but when the step is over.
+    """
+
+    __slots__ = ("_later", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._later: list[Callable[[], object]] = []
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        later: list[Callable[[], object]] | None = None
+        if self._later:
+            later, self._later = self._later, []
+        self._lock.release()
+        for leave in later or ():
+            leave()
+
+    def puts_off(self, leave: Callable[[], object]) -> bool:
+        """Whether this thread is in such a step already, and will do this when it is over."""
+        is_in_step: bool = self._lock._is_owned()  # type: ignore[attr-defined]
+        if is_in_step:
+            self._later.append(leave)
+        return is_in_step
+
+
 class Lines:
     """The lines for the same limits of one store, whichever limiters they are of."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = LineLock()
         self.by_key: dict[str, Line] = {}
         self.waiting = 0
         self.told_full = False
@@ -55,7 +87,7 @@ class Lines:
 
     def forget(self) -> None:
         """See `headgate.waiting.forks`."""
-        self.lock = threading.Lock()
+        self.lock = LineLock()
         for line in self.by_key.values():
             for ticket in line.tickets:
                 ticket.abandon = None

@@ -102,6 +102,12 @@ impl Layout {
         let room = stride - SLOTS_AT;
         let blocks = room * log_percent / 100 / size_of::<Block>();
         let slots = (room - blocks * size_of::<Block>()) / size_of::<Slot>();
+        let homes = slots.saturating_sub(TAIL);
+        if keys_in(homes) == 0 {
+            return Err(format!(
+                "a zone of {size} bytes with {log_percent} percent for logs and {max_holds} holds has no room for states"
+            ));
+        }
         Ok(Self {
             size,
             log_percent,
@@ -124,7 +130,7 @@ impl Layout {
                     line_layout(lines_at, line_bytes)
                 },
             },
-            homes: slots - TAIL,
+            homes,
         })
     }
 
@@ -136,11 +142,16 @@ impl Layout {
 
     /// The most states that it holds.
     pub fn max_keys(&self) -> usize {
-        self.homes * 4 / 5 * self.shards.count
+        keys_in(self.homes) * self.shards.count
     }
 
     /// The most entries that the log of one key has room for, wherever in its first block it begins.
     pub fn max_log_entries(&self) -> usize {
         (self.shards.blocks * PER_BLOCK).saturating_sub(PER_BLOCK - 1)
     }
+}
+
+/// The most states of a shard with so many homes.
+fn keys_in(homes: usize) -> usize {
+    homes * 4 / 5
 }

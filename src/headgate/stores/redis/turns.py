@@ -38,7 +38,7 @@ class Turns:
     def __init__(self, handed: Any, client: Callable[[], Any] | None = None) -> None:
         self._handed: Any = handed
         self._client = client
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._begin()
         self.keep_us = KEEP_S * 1_000_000
         self.alive_ms = ALIVE_S * 1_000
@@ -57,7 +57,7 @@ class Turns:
     def add(self, ticket: Ticket) -> None:
         """Give a ticket its number, and wake it when it is called."""
         if self._pid != os.getpid():  # the tickets of a parent are the parent's
-            self._lock = threading.Lock()
+            self._lock = threading.RLock()
             self._begin()
         with self._lock:
             self._numbers += 1

@@ -153,7 +153,8 @@ class SharedStore(Store):
             if ALGORITHMS[limit.algorithm].is_log and min(limit.quota, limit.period_us) > room:
                 log.warning(
                     "%s: the log of %s may have more entries than the %d of one key that this zone has room for, and "
-                    "then refuses early; a larger size or log_percent holds more, the default algorithm needs no log",
+                    "then refuses early; a larger size or log_percent holds more, and a limit with the word counter "
+                    "needs no log",
                     self.path, limit, room,
                 )  # fmt: skip
 

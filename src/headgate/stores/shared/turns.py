@@ -73,11 +73,12 @@ class ZoneTurns:
         self._told_seats = False
         self._told_room = False
         self.keep_us = KEEP_US
-        self._begin()
+        self.begin()
+        _made.add(self)
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+    def begin(self) -> None:
+        """Have no tickets; in a child process, those of its parent are the parent's. No other thread runs yet."""
+        self._lock = threading.RLock()  # the garbage collector may end a caller in a thread that holds it
         self._numbers = 0
         self._tickets: dict[int, Ticket] = {}
         self._listener: _Listener | None = None
@@ -87,8 +88,6 @@ class ZoneTurns:
 
     def add(self, ticket: Ticket) -> None:
         """Give a ticket its number, and wake it when it is called."""
-        if self._pid != os.getpid():  # the tickets of a parent are the parent's
-            self._begin()
         with self._lock:
             self._numbers += 1
             ticket.number = self._numbers
@@ -200,7 +199,17 @@ class ZoneTurns:
                 self._listener = None
 
 
+_made: WeakSet[ZoneTurns] = WeakSet()
 _listeners: WeakSet[_Listener] = WeakSet()
+
+
+def _after_fork() -> None:
+    for turns in list(_made):
+        turns.begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register

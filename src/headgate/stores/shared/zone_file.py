@@ -117,7 +117,7 @@ def _open(path: Path) -> int | None:
 
 def _take(native: Any, path: Path, descriptor: int, wanted: Wanted, on_full: str) -> Any | Wanted | None:
     """The zone of an open file, once it is known to be one; None to try again; what to make instead of an old one."""
-    _check_owner(path, os.fstat(descriptor), wanted.mode)
+    _check_owner(path, os.fstat(descriptor), wanted.mode, looks=not wanted.make)
     alone = _lock(descriptor, fcntl.LOCK_EX)
     if not alone and not _lock(descriptor, fcntl.LOCK_SH):
         return None
@@ -167,14 +167,14 @@ def _check_shape(path: Path, info: dict[str, int], wanted: Wanted) -> None:
             )
 
 
-def _check_owner(path: Path, status: os.stat_result, mode: int | None) -> None:
-    """Refuse a file that another user could change while it is in use, unless `mode` allows that."""
+def _check_owner(path: Path, status: os.stat_result, mode: int | None, *, looks: bool) -> None:
+    """Refuse a file that another user could change while it is in use, unless `mode` allows that or its owner looks."""
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"{path}: is no regular file")
     if status.st_nlink > 1:
         raise ConfigError(f"{path}: has {status.st_nlink} names (hard links); a zone has one")
     ours = os.geteuid()
-    if mode is None and ours in (0, status.st_uid):
+    if looks and ours in (0, status.st_uid):
         return  # the owner of the file and root may open it
     shared = (mode or 0) & 0o020
     if status.st_uid not in (ours, 0) and not shared:
@@ -208,7 +208,7 @@ def _make(native: Any, path: Path, wanted: Wanted) -> bool:
             return False  # made by another user of the group, and not shared yet
         raise
     try:
-        _check_owner(beside, os.fstat(descriptor), mode)
+        _check_owner(beside, os.fstat(descriptor), mode, looks=False)
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
             os.fchmod(descriptor, mode)  # whatever the umask is
         if not _lock(descriptor, fcntl.LOCK_EX) or not is_same_file(beside, _identity(os.fstat(descriptor))):
