@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 ABANDONED = """
 import asyncio, gc, logging
 from headgate import AsyncLimiter, Limiter, MemoryStore
@@ -41,8 +43,39 @@ for reading in range(1, 12):
 print("passed")
 """
 
+LEFT_IN_LINE = """
+import asyncio, gc, logging
+from headgate import AsyncGate, AsyncLimiter, Gate, Limiter, MemoryStore, Request
 
-def test_callers_that_the_garbage_collector_ends_in_a_step_of_another_block_nobody() -> None:
-    command = [sys.executable, "-c", ABANDONED]
+logging.disable()
+store = MemoryStore()
+
+def abandoned(acquire, callers):
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(acquire()) for _ in range(callers)]
+    for _ in range(5):
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    return tasks  # somebody keeps them: the garbage collector never ends them
+
+rule = {"name": "slow", "by": ["ip"], "limits": "100/second burst 1", "wait": "10s"}
+policy = {"version": 1, "max_waiting": 2, "rules": [rule]}
+gate, waiting = (kind(policy, store=store) for kind in (Gate, AsyncGate))
+request = Request("GET", "/", client_ip="192.0.2.1")
+kept = abandoned(lambda: waiting.acquire(request), 3)
+assert gate.acquire(request)  # whom three stand before that never ask again
+assert asyncio.run(waiting.acquire(request)), "nor do they count towards max_waiting"
+
+limiter, held_up = (kind("1 concurrent", store=store) for kind in (Limiter, AsyncLimiter))
+held = limiter.reserve("key", lease=1)  # and is not given back
+kept += abandoned(lambda: held_up.acquire("key", timeout=60, lease=30), 3)
+assert limiter.acquire("key", timeout=10, lease=30)
+print("passed")
+"""
+
+
+@pytest.mark.parametrize("script", [ABANDONED, LEFT_IN_LINE], ids=["collected", "left in line"])
+def test_callers_whose_event_loop_was_closed_block_nobody(script: str) -> None:
+    command = [sys.executable, "-c", script]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.stdout == "passed\n", ended.stderr

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from headgate.clock import US_PER_SECOND, Clock
@@ -113,6 +114,8 @@ class RuleWaits:
         """
         waiting.start_us = now_us = self._clock.now_us()
         waiting.lines = waiting_lines(waiting.policy, waiting.resolved)
+        if self.lines:
+            self.lines.call_abandoned(waiting.lines)
         ahead = self.lines.first_of(waiting.lines) if asked is None else None
         if ahead is not None and (yield from is_held(waiting.request)):
             ahead = None
@@ -162,6 +165,7 @@ class RuleWaits:
     def _wait(self, waiting: Waiting, arrival: Arrival, ready_us: int) -> Generator[Any, Any, Answer]:
         """Wait in line, and leave it however that ends."""
         admitted = False
+        arrival.abandon = partial(self._leave, waiting, arrival, admitted=False)
         self._arrivals.add(arrival)
         try:
             self._tell()
@@ -169,11 +173,18 @@ class RuleWaits:
             answer = yield from self._until_answered(waiting, arrival, ready_us)
             admitted = decision_in(answer).allowed
         finally:
-            self.lines.leave(arrival, self._clock.now_us(), admitted=admitted)
-            self._arrivals.discard(arrival)
-            waiting.departure.end()
-            self._tell()
+            self._leave(waiting, arrival, admitted=admitted)
         return answer
+
+    def _leave(self, waiting: Waiting, arrival: Arrival, *, admitted: bool) -> None:
+        """Leave the line, unless it was left already, in place of this request."""
+        if arrival.abandon is None:
+            return
+        arrival.abandon = None
+        self.lines.leave(arrival, self._clock.now_us(), admitted=admitted)
+        self._arrivals.discard(arrival)
+        waiting.departure.end()
+        self._tell()
 
     def _until_answered(self, waiting: Waiting, arrival: Arrival, ready_us: int) -> Generator[Any, Any, Answer]:
         """Ask at the promised moments, but only while no request is ahead; the last answer."""

@@ -5,6 +5,7 @@ A store that has them gives its bound limits a `line`; where there is none, each
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -26,8 +27,8 @@ class Ticket:
 
     `number` is its own in this process, `order` that of the line. `is_first` is whether the store said that its turn
     has come, `turn_us` when it was planned to come, `planned` whether a plan of its process counts on that, `passed`
-    whether it passed then, and not sooner. `abandon` leaves the line in place of a caller whose event loop was closed
-    while it waited, which never runs again.
+    whether it passed then, and not sooner. `abandon` leaves the line in place of a caller whose event loop (`loop`,
+    None in a thread) was closed while it waited, which never runs again.
     """
 
     costs: tuple[int, ...]
@@ -37,9 +38,15 @@ class Ticket:
     is_first: bool = False
     wake: Callable[[], object] | None = None
     abandon: Callable[[], object] | None = None
+    loop: AbstractEventLoop | None = None
     turn_us: int = 0
     planned: bool = True
     passed: bool = False
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its caller never runs again; a call makes it leave."""
+        return self.loop is not None and self.loop.is_closed() and self.abandon is not None
 
     def call(self) -> None:
         self.called = True

@@ -12,6 +12,7 @@ import threading
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -22,6 +23,7 @@ from headgate.stores.lines import Ticket
 from headgate.stores.protocol import Store
 from headgate.waiting.forks import forgotten_in_children
 from headgate.waiting.plan import Plan
+from headgate.waiting.tickets import LineLock
 
 LineName = tuple[str, ...]
 """What is limited, and the key that is counted."""
@@ -63,14 +65,14 @@ class ArrivalLines:
     """The lines of one store, by name; safe under threads. It is true where any request stands."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = LineLock()
         self._lines: dict[LineName, _Line] = {}
         self._numbers = count(1)
         forgotten_in_children(self)
 
     def forget(self) -> None:
         """See `headgate.waiting.forks`."""
-        self._lock = threading.Lock()
+        self._lock = LineLock()
         for line in self._lines.values():
             for arrival in line.arrivals:
                 arrival.at = ()
@@ -149,11 +151,24 @@ class ArrivalLines:
 
     def leave(self, arrival: Arrival, now_us: int, *, admitted: bool) -> None:
         """Step out of the line, and wake the next. A plan that came true is still good for those behind."""
+        if self._lock.puts_off(partial(self.leave, arrival, now_us, admitted=admitted)):
+            return
         with self._lock:
             if arrival.at:
                 line = self._lines[arrival.at]
                 late_us = now_us + line.ahead_us - arrival.turn_us
                 self._step_out(arrival, as_planned=admitted and late_us >= -_AHEAD_US)
+
+    def call_abandoned(self, names: Iterable[LineName]) -> None:
+        """Have requests that stand first in these lines leave if they never run again: nobody else would call them."""
+        for name in names:
+            while (arrival := self._abandoned(name)) is not None:
+                arrival.call()
+
+    def _abandoned(self, name: LineName) -> Arrival | None:
+        with self._lock:
+            line = self._lines.get(name)
+            return line.arrivals[0] if line is not None and line.arrivals[0].is_abandoned else None
 
     def call(self, names: Iterable[LineName]) -> None:
         """Wake the first of each of these lines."""

@@ -117,6 +117,8 @@ class WaitingLines:
 
     def _turn_here(self, asked: Request, timeout_us: int) -> Generator[Any, Any, Answer]:
         deadline_us = self._clock.now_us() + timeout_us
+        if asked.name in self._lines:
+            self._shared.call_abandoned(asked.name)
         if asked.name not in self._lines or (yield from is_held(asked)):
             answer: Answer = yield asked.asking(timeout_us)
             decision = decision_in(answer)

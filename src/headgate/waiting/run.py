@@ -278,7 +278,7 @@ def _stand(ticket: Ticket, seconds: float) -> None:
 async def _stand_async(ticket: Ticket, seconds: float) -> None:
     called = asyncio.Event()
     loop = asyncio.get_running_loop()
-    ticket.wake = lambda: loop.call_soon_threadsafe(called.set)
+    ticket.loop, ticket.wake = loop, lambda: loop.call_soon_threadsafe(called.set)
     if not ticket.called:
         try:
             async with asyncio.timeout(seconds):

@@ -85,6 +85,16 @@ class Lines:
         self.told_full = False
         forgotten_in_children(self)
 
+    def call_abandoned(self, name: str) -> None:
+        """Have callers that stand first in a line leave if they never run again: nobody else would call them."""
+        while (ticket := self._abandoned(name)) is not None:
+            ticket.call()
+
+    def _abandoned(self, name: str) -> Ticket | None:
+        with self.lock:
+            line = self.by_key.get(name)
+            return line.tickets[0] if line is not None and line.tickets[0].is_abandoned else None
+
     def forget(self) -> None:
         """See `headgate.waiting.forks`."""
         self.lock = LineLock()
