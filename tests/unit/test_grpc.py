@@ -561,6 +561,48 @@ def test_a_stream_that_a_client_leaves_is_settled(colour: str) -> None:
     assert seen == [1]
 
 
+def test_a_stream_that_a_client_leaves_is_in_flight_until_its_handler_has_cleaned_up() -> None:
+    async def main() -> None:
+        cleaning, clean = asyncio.Event(), asyncio.Event()
+
+        async def endless(message: bytes, context: Any) -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    yield b"more"
+            finally:
+                cleaning.set()
+                await clean.wait()
+
+        async def read(message: bytes, context: Any) -> bytes:
+            return message
+
+        handlers = {
+            "Endless": grpc.unary_stream_rpc_method_handler(endless),
+            "Read": grpc.unary_unary_rpc_method_handler(read),
+        }
+        server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor(limits="1 concurrent")])
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("shop.Shop", handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            asked = channel.unary_unary("/shop.Shop/Read")
+            stream = channel.unary_stream("/shop.Shop/Endless")(b"")
+            assert await stream.read() == b"more"
+            stream.cancel()
+            await cleaning.wait()
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await asked(b"")
+            assert refused.value.code() is StatusCode.RESOURCE_EXHAUSTED
+            clean.set()
+            while True:
+                with suppress(grpc.aio.AioRpcError):
+                    assert await asked(b"again") == b"again"
+                    break
+        await server.stop(0)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
 def test_what_does_not_count_is_given_back(colour: str) -> None:
     """An abort may be answered before it is settled, so the last of them may be late."""
     with serving(colour, limits="4/minute", counts=lambda request, response: response.status != 5) as (_, client):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, NamedTuple, Unpack, cast
@@ -271,8 +271,9 @@ def _async_generator(behavior: Callable[..., Any], passing: Callable[..., Any]) 
     """A handler that is an async generator, judged first."""
 
     async def judged(message: Any, context: Any) -> AsyncIterator[Any]:
-        async with passing(message, context) as own:
-            async for answer in behavior(message, own):
+        # Where the client is gone, the handler is in flight until it has cleaned up.
+        async with passing(message, context) as own, aclosing(behavior(message, own)) as answers:
+            async for answer in answers:
                 yield own.saw(answer)
 
     return judged
