@@ -576,7 +576,7 @@ def test_a_stream_that_a_client_leaves_is_in_flight_until_its_handler_has_cleane
         async def read(message: bytes, context: Any) -> bytes:
             return message
 
-        handlers = {
+        handlers: dict[str, Any] = {
             "Endless": grpc.unary_stream_rpc_method_handler(endless),
             "Read": grpc.unary_unary_rpc_method_handler(read),
         }
@@ -585,8 +585,9 @@ def test_a_stream_that_a_client_leaves_is_in_flight_until_its_handler_has_cleane
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            asked = channel.unary_unary("/shop.Shop/Read")
-            stream = channel.unary_stream("/shop.Shop/Endless")(b"")
+            asked: Any = channel.unary_unary("/shop.Shop/Read")
+            endlessly: Any = channel.unary_stream("/shop.Shop/Endless")
+            stream = endlessly(b"")
             assert await stream.read() == b"more"
             stream.cancel()
             await cleaning.wait()
