@@ -1,4 +1,4 @@
-"""Callers whose event loop was closed while they waited end when the garbage collector finds them, wherever that is."""
+"""Callers whose event loop was closed while they waited block nobody, whether or not they are ever collected."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -153,11 +153,7 @@ class AllHolding(RuleBasedStateMachine):
             self.same(lambda limiter, key=key: numbers(limiter.peek(key, 1)))
 
 
-HALF = settings(max_examples=settings().max_examples // 2)
-"""An example is a long history on every store."""
-
 TestAllHolding = AllHolding.TestCase
-TestAllHolding.settings = HALF
 
 
 @needs_two
@@ -200,7 +196,6 @@ class AllChanging(AllHolding):
 
 
 TestAllChanging = AllChanging.TestCase
-TestAllChanging.settings = HALF
 
 STEPS = st.lists(
     st.tuples(
