@@ -55,8 +55,9 @@ class Ticket:
         try:
             self.wake()
         except RuntimeError:  # its event loop is closed
-            if self.abandon is not None:
-                self.abandon()
+            abandon = self.abandon  # another thread may have it leave meanwhile
+            if abandon is not None:
+                abandon()
 
 
 class Joined(NamedTuple):
