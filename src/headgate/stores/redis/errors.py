@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import ssl
+from typing import Any
 
 from redis import exceptions
 
@@ -64,6 +65,30 @@ def store_error(error: Exception, shown: str) -> StoreError:
     if isinstance(error, exceptions.ResponseError):
         return StoreError(f"{shown}: refused: {text[:200]}")
     return StoreUnavailable(f"{shown}: cannot be reached: {_reason(error)}")
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """An error that is kept.
+
+    The frames that it and its causes came through have whatever keeps it: with them, it would keep a store that nobody
+    has any more, and its connections, until garbage is collected.
+    """
+    link: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if link is not None:
+            link.__traceback__ = None
+            link = link.__cause__ or link.__context__
+    return error
+
+
+def sound(reply: Any) -> Any:
+    """A reply of several; raises it where it is an error."""
+    if isinstance(reply, Exception):
+        try:
+            raise reply
+        finally:
+            del reply  # see `without_frames`
+    return reply
 
 
 _FOREIGN = (exceptions.RedisError, exceptions.RedisClusterException, OSError, EOFError)

@@ -10,10 +10,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 
 from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
+from headgate.stores.redis.errors import without_frames
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.url import Place
 
@@ -89,7 +91,7 @@ class FirstAttempt:
         if not in_time:
             attempt.error = attempt.error or exceptions.TimeoutError()
         if attempt.error is not None:
-            raise attempt.error
+            raise _again(attempt.error)
         return attempt
 
     def patience_s(self) -> float:
@@ -102,7 +104,7 @@ class FirstAttempt:
         try:
             connect()
         except BaseException as error:
-            attempt.error = error
+            attempt.error = without_frames(error)
         finally:
             self._patient.until_us = 0
             attempt.done.set()
@@ -111,3 +113,13 @@ class FirstAttempt:
         """Let the next call connect again: the store was closed, or a new attempt is wanted."""
         self._attempts.pop(os.getpid(), None)
         self.over_in = 0
+
+
+def _again(error: BaseException) -> BaseException:
+    """The same error for each thread that waited: frames of theirs are noted in it, see `without_frames`."""
+    try:
+        again = copy(error)
+    except Exception:  # of a client's own, which is made in another way
+        return error
+    again.__cause__ = error.__cause__ or error.__context__
+    return again

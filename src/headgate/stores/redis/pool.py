@@ -20,6 +20,7 @@ from hiredis import pack_command
 from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
+from headgate.stores.redis.errors import sound, without_frames
 
 Command = tuple[Any, ...]
 
@@ -37,6 +38,16 @@ class _Waiter:
     def serve(self, connection: Any, error: BaseException | None = None) -> None:
         self.connection, self.error = connection, error
         self.served.set()
+
+    def taken(self) -> Any:
+        """The connection, None where none came; raises what kept it from being opened, and has it no longer."""
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # see `without_frames`
+        return self.connection
 
 
 class ConnectionPool:
@@ -144,9 +155,7 @@ class ConnectionPool:
             finally:
                 with self._lock, suppress(ValueError):
                     self._waiting.remove(waiter)
-            if waiter.error is not None:
-                raise waiter.error
-            connection = waiter.connection
+            connection = waiter.taken()
             if connection is None:
                 raise exceptions.TimeoutError
             if not _is_quiet(connection):
@@ -214,7 +223,7 @@ class ConnectionPool:
                 try:
                     replies.append(connection.read_response(disable_decoding=True))
                 except exceptions.ResponseError as error:
-                    replies.append(error)
+                    replies.append(without_frames(error))
             if until_us is not None:
                 connection._sock.settimeout(self._timeout_s)
         except BaseException:
@@ -258,15 +267,8 @@ def execute_one_by_one(
         try:
             replies.append(execute(key, command))
         except exceptions.ResponseError as error:
-            replies.append(error)
+            replies.append(without_frames(error))
     return replies
-
-
-def sound(reply: Any) -> Any:
-    """A reply of several; raises it where it is an error."""
-    if isinstance(reply, Exception):
-        raise reply
-    return reply
 
 
 def _is_quiet(connection: Any) -> bool:

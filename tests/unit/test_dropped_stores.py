@@ -1,0 +1,89 @@
+"""A store that nobody has any more is gone at once, with its connections: nothing waits for a collector of garbage."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Callable, Iterator
+from weakref import ref
+
+import pytest
+
+from headgate import Limiter
+from headgate.errors import StoreError
+from headgate.stores.guard.store import GuardedStore
+from headgate.stores.protocol import Store
+from headgate.stores.redis.store import RedisStore
+from subjects import REDIS, make_store, redis_client
+
+
+def hit(limiter: Limiter) -> None:
+    assert limiter.hit("a").allowed
+
+
+def hit_many(limiter: Limiter) -> None:
+    assert all(decision.allowed for decision in limiter.hit_many([("a", 1), ("b", 1)]))
+
+
+def hold(limiter: Limiter) -> None:
+    limiter.reserve("a", 2).commit(1)
+
+
+def wait(limiter: Limiter) -> None:
+    for _ in range(6):
+        assert limiter.acquire("a", timeout=30)
+
+
+def fail(limiter: Limiter) -> None:
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            limiter.hit("a")
+
+
+def do_without(limiter: Limiter) -> None:
+    for _ in range(3):
+        assert limiter.hit("a").degraded
+    limiter.reserve("a", 1).commit(1)
+
+
+@pytest.fixture(autouse=True)
+def uncollected() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def guarded(url: str) -> Store:
+    return GuardedStore(RedisStore(url))
+
+
+@pytest.fixture
+def away() -> Iterator[str]:
+    """The URL of a Redis whose port is closed: it is bound and nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"redis://127.0.0.1:{bound.getsockname()[1]}?timeout=200ms"
+
+
+def is_kept(make: Callable[[], Store], use: Callable[[Limiter], None]) -> bool:
+    """Whether anything keeps a store that was used, when nobody has it any more."""
+    store = make()
+    dropped = ref(store.unguarded)
+    use(Limiter("5/second bucket", store=store))
+    del store
+    return dropped() is not None
+
+
+@pytest.mark.skipif("redis" not in REDIS, reason="HEADGATE_TOPOLOGIES leaves Redis out")
+@pytest.mark.parametrize("use", [hit, hit_many, hold, wait])
+@pytest.mark.parametrize("kind", ["redis", "guarded"])
+def test_a_store_is_gone_with_its_connections_once_nobody_has_it(kind: str, use: Callable[[Limiter], None]) -> None:
+    redis_client("redis").script_flush()  # the first call learns that its script is not there
+    assert not is_kept(lambda: make_store(kind), use)
+
+
+@pytest.mark.parametrize("use", [fail, do_without])
+def test_so_is_a_store_that_was_never_connected(away: str, use: Callable[[Limiter], None]) -> None:
+    make = RedisStore if use is fail else guarded
+    assert not is_kept(lambda: make(away), use)
