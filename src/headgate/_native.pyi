@@ -4,7 +4,7 @@ Everything here gives the answers of its Python twin, to the last microsecond. T
 since the Unix epoch. Safe under threads; a call that raises has charged nothing.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, ClassVar, Self, final
 
@@ -726,6 +726,7 @@ class Decisions:
     def allowed_count(self) -> int: ...
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Decision: ...
+    def __iter__(self) -> Iterator[Decision]: ...
 
 @final
 class Answers:

@@ -22,7 +22,7 @@ def hit(limiter: Limiter) -> None:
 
 
 def hit_many(limiter: Limiter) -> None:
-    assert all(decision.allowed for decision in limiter.hit_many([("a", 1), ("b", 1)]))
+    assert all(decision.allowed for decision in limiter.hit_many(["a", "b"]))
 
 
 def hold(limiter: Limiter) -> None:

@@ -24,6 +24,18 @@ def fill(limiter: Limiter, count: int, name: str = "old") -> None:
     assert all(limiter.hit_many([f"{name}{index}" for index in range(count)]).allowed)
 
 
+def test_decisions_of_many_requests_are_a_sequence(core: str) -> None:
+    decisions = make_limiter(core, "2/hour", ManualClock()).hit_many(["key"] * 3)
+    one_after_another = iter(decisions)
+    assert iter(one_after_another) is one_after_another
+    assert [decision.remaining for decision in one_after_another] == [1, 0, 0]
+    assert next(one_after_another, None) is None
+    assert [decision.allowed for decision in decisions] == decisions.allowed == [True, True, False]
+    assert [decisions[index].allowed for index in (0, -1)] == [True, False]
+    with pytest.raises(IndexError):
+        decisions[3]
+
+
 def test_states_are_dropped_when_they_have_become_the_same_as_none(core: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, "10/second bucket", clock, max_keys=100)

@@ -1,5 +1,8 @@
 //! The answers for many requests at once, kept compact until they are looked at.
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
 use headgate_core::table::answer::Answer;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -18,6 +21,29 @@ impl Decisions {
     pub fn new(definitions: Py<PyTuple>, answers: Vec<Answer>) -> Self {
         Self { definitions, answers }
     }
+
+    fn at(&self, py: Python<'_>, position: usize) -> Option<Decision> {
+        let answer = self.answers.get(position)?;
+        Some(Decision::new(self.definitions.clone_ref(py), answer.clone()))
+    }
+}
+
+/// Makes one decision after another, so that no more of them are there than the caller keeps.
+#[pyclass(frozen)]
+struct DecisionsIterator {
+    decisions: Py<Decisions>,
+    next: AtomicUsize,
+}
+
+#[pymethods]
+impl DecisionsIterator {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> Option<Decision> {
+        self.decisions.get().at(py, self.next.fetch_add(1, Relaxed))
+    }
 }
 
 #[pymethods]
@@ -28,11 +54,14 @@ impl Decisions {
 
     fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<Decision> {
         let position = if index < 0 { index + self.answers.len() as isize } else { index };
-        let answer = usize::try_from(position)
+        usize::try_from(position)
             .ok()
-            .and_then(|position| self.answers.get(position))
-            .ok_or_else(|| PyIndexError::new_err("there are fewer decisions than that"))?;
-        Ok(Decision::new(self.definitions.clone_ref(py), answer.clone()))
+            .and_then(|position| self.at(py, position))
+            .ok_or_else(|| PyIndexError::new_err("there are fewer decisions than that"))
+    }
+
+    fn __iter__(slf: Py<Self>) -> DecisionsIterator {
+        DecisionsIterator { decisions: slf, next: AtomicUsize::new(0) }
     }
 
     #[getter]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from headgate.clock import SYSTEM_CLOCK, Clock
@@ -63,16 +63,16 @@ class Decisions(Protocol):
     @property
     def allowed(self) -> list[bool]:
         """Which requests may pass."""
-        ...
 
     @property
     def allowed_count(self) -> int:
         """How many requests may pass."""
-        ...
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Decision: ...
+
+    def __iter__(self) -> Iterator[Decision]: ...
 
 
 class StatesAt(list[tuple[Any, ...] | None]):
