@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from headgate import limit_text
-from subjects import CORES, HOLDING, KINDS, deciding
+from subjects import CORES, HOLDING, KINDS, close_stores, deciding
 
 pytest_plugins = ["redis_fixtures", "fronts"]
 
@@ -75,7 +75,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """So does what the tests of a file have left."""
+    """So does what the tests of a file have left; but no connection."""
+    close_stores()
     if nextitem is None or nextitem.path != item.path:
         _set_aside()
 

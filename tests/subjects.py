@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, cast
 from uuid import uuid4
+from weakref import WeakSet
 
 import http_sf
 import pytest
@@ -62,6 +63,7 @@ def deciding(kinds: tuple[str, ...]) -> list[str]:
 
 
 _NUMBERS = count()
+_CONNECTED: WeakSet[RedisStore] = WeakSet()
 START_US = 1_800_000_000_000_000
 
 
@@ -79,10 +81,23 @@ def make_store(kind: str, **options: Any) -> Store:
     if kind == "guarded":
         return GuardedStore(make_store("redis"))
     if kind in ("redis", "valkey"):
-        return RedisStore(f"{redis_url(kind)}?timeout=5s", prefix=f"t{next(_NUMBERS)}")
+        store = RedisStore(f"{redis_url(kind)}?timeout=5s", prefix=f"t{next(_NUMBERS)}")
+        _CONNECTED.add(store)
+        return store
     if kind in TOPOLOGIES:
         return RedisStore(redis_client(kind), prefix=f"t{next(_NUMBERS)}")
     return MemoryStore(core=cast(Literal["native", "python"], kind), **options)
+
+
+def close_stores() -> None:
+    """Close the connections that a test has left open.
+
+    An error that it caught keeps the stores that it came through, until garbage is collected in another test, which
+    fails for an unclosed socket.
+    """
+    for store in list(_CONNECTED):
+        store.close()
+    _CONNECTED.clear()
 
 
 def make_twins() -> tuple[MemoryStore, MemoryStore]:
