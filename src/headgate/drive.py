@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeVar
 
+from headgate.errors import ConfigError
+
 T = TypeVar("T")
 
 _unfinished: set[asyncio.Future[Any]] = set()
@@ -21,6 +23,17 @@ _answering: set[asyncio.Future[Any]] = set()
 
 _TURNS = 20
 """So many turns of an event loop a cancelled task has to come to its end."""
+
+
+def check_asyncio() -> None:
+    """Raise ConfigError on an event loop that is not asyncio's, as a worker of hypercorn for trio has it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigError(
+            "requests are held while they are in flight, wait in line, and ask a Redis on asyncio alone: choose the"
+            " server's worker for asyncio (hypercorn: --worker-class asyncio)"
+        ) from None
 
 
 def drive(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | None = None) -> T:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from headgate.costs import read_units
 from headgate.decision import Decision
-from headgate.drive import answered
+from headgate.drive import answered, check_asyncio
 from headgate.errors import ConfigError
 from headgate.http.server.held import HeldRequest, lease_us_of, reserved
 from headgate.http.server.options import AnyPolicy, cost_of, function_of
@@ -103,6 +103,8 @@ class GateRequests:
 
     async def warm_up(self) -> None:
         """Have the gate's store connect before the first request; where it fails, that is told in the log."""
+        if self.holds or self.waits or self._gate.store.blocking:
+            check_asyncio()
         await self._gate.warm_up()
 
     def _open(self, policy: AnyPolicy | Gate | AsyncGate, told: dict[str, Any]) -> Any:
@@ -160,11 +162,15 @@ class GateRequests:
 
     def _hold(self, request: Request, cost: Any) -> Any:
         """Hold a request until it is settled or taken back, where a rule of what is in flight is for it."""
+        if self._asynchronous:
+            check_asyncio()
         coming = self._gate.hit_or_hold(request, cost, self._lease_us, ruleset=self._ruleset)
         return self._hold_later(request, cost, coming) if self._asynchronous else self._held(request, cost, coming)
 
     def _wait(self, request: Request, cost: Any) -> Any:
         """Decide a request, in line where a rule lets it wait: no longer than its client does, where that is known."""
+        if self._asynchronous:
+            check_asyncio()
         timeout: float | None = getattr(request, "time_remaining", None)
         departure: Departure | None = getattr(request, "departure", None)
         came = self._gate.acquire_or_hold(

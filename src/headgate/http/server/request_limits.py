@@ -12,7 +12,7 @@ from headgate.amounts import unit_named
 from headgate.clock import SYSTEM_CLOCK
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision, NamedLimit, Reading
-from headgate.drive import answered
+from headgate.drive import answered, check_asyncio
 from headgate.errors import ArgumentError, ConfigError, check_flag
 from headgate.http.server.counted_keys import (
     SEVERAL,
@@ -220,6 +220,8 @@ class RequestLimits:
 
     async def warm_up(self) -> None:
         """Have the store connect before the first request; where it fails, that is told in the log."""
+        if self._holding or self._wait or self._store.blocking:
+            check_asyncio()
         await warm_up_async(self._store)
 
     @property
@@ -309,6 +311,8 @@ class RequestLimits:
 
     def _hold(self, request: Request, limiter: Any, counted: Any, cost: Any) -> Any:
         """Hold a request until it is settled or taken back."""
+        if self._asynchronous:
+            check_asyncio()
         reserving = limiter.reserve(counted, cost, lease_us=self._lease_us)
         if self._asynchronous:
             return self._hold_later(request, reserving, limiter, counted, cost)

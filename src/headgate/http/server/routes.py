@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
 from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.drive import check_asyncio
 from headgate.errors import ConfigError
 from headgate.http.server.attached import Attached
 from headgate.http.server.enforcer import Enforcer
@@ -122,6 +123,8 @@ class RouteLimits:
     async def warm_up_async(self) -> None:
         """Have the stores that were opened here connect before the first request."""
         for store in list(self._opened.values()):
+            if store.blocking:
+                check_asyncio()
             await warm_up_async(store)
 
     async def aclose(self) -> None:
