@@ -32,15 +32,14 @@ _COLD = "the store does not answer at the start: %s"
 class StoreStats(NamedTuple):
     """What a store counts about itself.
 
-    `expired` are states dropped because they had become the same as none. `evicted`, `refused_full` and
-    `passed_full` count new keys that met a full store: what was evicted for them, how many were refused,
-    how many passed without being counted.
+    `expired` are states dropped because they had become the same as none. `evicted`, `refused_full` and `passed_full`
+    count new keys that met a full store: what was evicted for them, how many were refused, how many passed uncounted.
 
     `holds` are the remembered holds: natively, a hold of several limits counts once for each shard of the store
     that its keys fall in.
 
-    Of settlements that could not reach a guarded store, `kept` are to be sent to it, `sent_later` were
-    sent, and `lost` were given up.
+    Of settlements that could not reach a guarded store, `kept` are to be sent to it, `sent_later` were sent, and `lost`
+    were given up.
     """
 
     keys: int
@@ -63,15 +62,15 @@ class Decisions(Protocol):
     @property
     def allowed(self) -> list[bool]:
         """Which requests may pass."""
+        ...
 
     @property
     def allowed_count(self) -> int:
         """How many requests may pass."""
+        ...
 
     def __len__(self) -> int: ...
-
     def __getitem__(self, index: int, /) -> Decision: ...
-
     def __iter__(self) -> Iterator[Decision]: ...
 
 
@@ -150,9 +149,9 @@ class AsyncBoundLimits(AsyncHoldingLimits, Protocol):
 class Store(ABC):
     """A place where states live. A new kind of store inherits from this class alone.
 
-    It says what it can do by overriding what is told here; a store that never waits and is one piece overrides
-    `bind`, `stats` and `clear` alone. What has a colour is never called in the other one: without `blocking` all may
-    be called anywhere.
+    It says what it can do by overriding what is told here; a store that never waits and is one piece overrides `bind`,
+    `stats` and `clear` alone. What has a colour is never called in the other one: without `blocking` all may be called
+    anywhere.
     """
 
     blocking: bool = False
