@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.drive import drive, drive_async
 from headgate.errors import ConfigError, HeadgateError, StoreError, StoreKeyError
 from headgate.holding import Settlement
+from headgate.stores.forks import told_of_forks
 from headgate.stores.guard.breaker import FIRST_PROBE_S, LAST_PROBE_S, jittered
 
 log = logging.getLogger("headgate")
@@ -82,8 +82,15 @@ class KeptSettlements:
         self._is_full = False
         self._sender: threading.Thread | asyncio.Task[None] | None = None
         self._wake: Callable[[], object] = threading.Event().set
-        self._pid = os.getpid()
         self._lock = threading.Lock()
+        told_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Keep none in a child process: the parent sends what it kept."""
+        self._lock = threading.Lock()
+        self._kept.clear()
+        self._done.clear()
+        self._sender, self._wake = None, threading.Event().set
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -96,7 +103,6 @@ class KeptSettlements:
     def add(self, whole_id: str, actuals: Sequence[int | None], now_us: int | None, clock: Clock | None) -> Settlement:
         """Keep a settlement, and the answer to it; the first of a hold counts."""
         with self._lock:
-            self._check_process()
             former = self._kept.get(whole_id) or self._done.get(whole_id)
             if former is not None:
                 return former.told("already settled")
@@ -119,7 +125,6 @@ class KeptSettlements:
     def send_in_thread(self) -> None:
         """Start a thread that sends what is kept, where none runs."""
         with self._lock:
-            self._check_process()
             if self._needs_sender():
                 wake = threading.Event()
                 self._wake = wake.set
@@ -133,7 +138,6 @@ class KeptSettlements:
         if self._was_cut_off() and self._send_in_thread_if_possible():
             return
         with self._lock:
-            self._check_process()
             if self._needs_sender():
                 loop, wake = asyncio.get_running_loop(), asyncio.Event()
                 self._wake = _waker(loop, wake)
@@ -187,8 +191,6 @@ class KeptSettlements:
                 self._settled(whole_id)
 
     def _closing(self, commit: Commit) -> Generator[Any, Any, None]:
-        with self._lock:
-            self._check_process()
         if self._kept:
             yield from self.sending(commit, SYSTEM_CLOCK.now_us() + CLOSE_WITHIN_US)
             with self._lock:
@@ -238,13 +240,6 @@ class KeptSettlements:
             return False
         self.send_in_thread()
         return True
-
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():  # the parent sends what it kept
-            self._pid = os.getpid()
-            self._kept.clear()
-            self._done.clear()
-            self._sender = None
 
 
 def _waker(loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> Callable[[], object]:
