@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.drive import drive, drive_async
 from headgate.errors import ConfigError, HeadgateError, StoreError, StoreKeyError
-from headgate.holding import Settlement
+from headgate.holding import Settlement, place_of_id
 from headgate.stores.forks import told_of_forks
-from headgate.stores.guard.breaker import FIRST_PROBE_S, LAST_PROBE_S, jittered
+from headgate.stores.guard.breaker import FAILURES, FIRST_PROBE_S, LAST_PROBE_S, jittered
+from headgate.stores.guard.kept_order import put_last
 
 log = logging.getLogger("headgate")
 
@@ -74,7 +77,7 @@ class KeptSettlements:
         self.listeners: list[Callable[[int, int, int], object]] = []
         """Called with how many are kept now, and how many were just sent and lost; on whatever thread."""
 
-        self._kept: dict[str, Kept] = {}
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._done: dict[str, Kept] = {}
         """Those that were sent last, as many as are kept at the most."""
 
@@ -167,9 +170,10 @@ class KeptSettlements:
             return True
 
     def sending(self, commit: Commit, until_us: float = float("inf")) -> Generator[Any, Any, None]:
-        """Send what is kept, as steps, until the store does not answer or `until_us`."""
+        """Send what is kept, as steps, until the store does not answer several times on end, or `until_us`."""
+        failures, silent = 0, set[int]()
         for whole_id, kept in list(self._kept.items()):
-            if self._kept.get(whole_id) is not kept:  # another sender has sent it
+            if place_of_id(whole_id) in silent or self._kept.get(whole_id) is not kept:  # or it was sent
                 continue
             if SYSTEM_CLOCK.now_us() >= until_us:
                 return
@@ -182,20 +186,23 @@ class KeptSettlements:
             except StoreKeyError as error:
                 self._give_up(whole_id, error)
             except StoreError:
-                return
+                silent.add(place_of_id(whole_id))
+                with self._lock:
+                    put_last(self._kept, whole_id)  # another server of a Cluster may answer
+                if (failures := failures + 1) == FAILURES:
+                    return
             except HeadgateError as error:
                 self._give_up(whole_id, error)
             else:
                 self._note_sent(whole_id, kept)
-                self._is_full = False
+                failures, self._is_full = 0, False
                 self._settled(whole_id)
 
     def _closing(self, commit: Commit) -> Generator[Any, Any, None]:
         if self._kept:
             yield from self.sending(commit, SYSTEM_CLOCK.now_us() + CLOSE_WITHIN_US)
             with self._lock:
-                lost = len(self._kept)
-                self._kept.clear()
+                lost, self._kept = len(self._kept), OrderedDict()
             if lost:
                 self._count(lost=lost)
                 log.warning("%d settlements are lost: the store does not answer, and is closed: %s", lost, self.shown)
@@ -279,11 +286,9 @@ async def _send_async(kept: ref[KeptSettlements], wake: asyncio.Event) -> None:
 async def _send_on_loop(kept: ref[KeptSettlements], wake: asyncio.Event) -> None:
     pause_s = FIRST_PROBE_S
     while True:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(jittered(pause_s)):
                 await wake.wait()
-        except TimeoutError:
-            pass
         wake.clear()
         settlements = kept()
         if settlements is None:
