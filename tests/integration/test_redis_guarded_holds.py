@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
+from redis.crc import key_slot
 from redis_askers import COLOURS, SLACK_S, Asker, wait_for
-from redis_servers import Server, sentinels, single
+from redis_servers import Server, cluster, sentinels, single
 from stalls import timed
 from tcp_proxy import HOST, TcpProxy
 
@@ -272,3 +273,23 @@ def test_of_settlings_during_outages_at_random_each_counts_once(server: Server, 
     print({"here": here, "there": there, "units": units, "sent later": counts(asker)[1]})
     assert counts(asker)[2] == 0 and places == 50
     assert 100 - 40 <= units <= 100
+
+
+def test_settlements_reach_the_servers_of_a_cluster_that_answer_though_another_is_gone() -> None:
+    with cluster(replicas_each=0, options=["cluster-require-full-coverage no"]) as nodes:
+        limiter = Limiter(LIMITS, store=f"{nodes.url}?timeout=500ms&remember=no", name="held")
+        gone, *others = nodes.servers
+        keys = {nodes.owner_of(key_slot(b"key%d" % number)): f"key{number}" for number in range(50)}
+        held = [limiter.reserve(keys[server], cost=3, lease=600) for server in (gone, gone, gone, gone, *others)]
+        for server in nodes.servers:
+            server.stop()
+        for hold in held:
+            assert limiter.commit(hold.id, 1).degraded == "later"
+        for server in others:
+            server.go_on()
+        gone.kill()
+        wait_for(lambda: limiter.store.stats().sent_later == len(others), BACK_WITHIN_S)
+        assert limiter.store.stats().kept == 4
+        store = RedisStore(f"{nodes.url}?timeout=10s")
+        with Limiter(LIMITS, store=store, name="held") as other:
+            assert [other.peek(keys[server], 0).limits[0].remaining for server in others] == [99, 99]

@@ -475,3 +475,27 @@ def test_the_line_moves_on_with_a_new_primary(watched: Sentinels) -> None:
     assert answers[0]
     before.restart()
     watched.wait_ok()
+
+
+def test_threads_of_a_child_that_wait_at_once_get_a_ticket_each() -> None:
+    code = """
+import os, sys, threading
+from headgate.stores.lines import Ticket
+from headgate.stores.redis.turns import Turns
+
+sys.setswitchinterval(1e-6)
+turns, lost = Turns(None), 0
+for _ in range(100):
+    child = os.fork()
+    if not child:
+        tickets = [Ticket((1,)) for _ in range(8)]
+        at_once = threading.Barrier(len(tickets))
+        threads = [threading.Thread(target=lambda t=t: (at_once.wait(), turns.add(t))) for t in tickets]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join(30)
+        os._exit(len({ticket.number for ticket in tickets}) != 8 or len(turns._tickets) != 8)
+    lost += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(lost)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "0\n", done.stderr

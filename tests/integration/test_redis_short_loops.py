@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,3 +122,26 @@ def test_whose_turn_it_is_is_heard_after_a_loop_that_ended_with_a_caller_in_line
     asyncio.run(waits(until_it_listens=False))
     wait_for(lambda: not server.cli("PUBSUB", "CHANNELS", "headgate:turn:*"), 20)
     asyncio.run(waits(until_it_listens=True))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_loop_ends_at_whatever_step_of_a_call_it_is_told_to(server: Server) -> None:
+    code = """
+import asyncio, sys
+import redis.asyncio
+from headgate import AsyncLimiter
+from headgate.stores.redis.store import RedisStore
+
+async def end_after(steps):
+    client = redis.asyncio.Redis(port=int(sys.argv[1]), socket_timeout=30)
+    limiter = AsyncLimiter("1000/hour", store=RedisStore(client), name="loops")
+    await limiter.hit("key")
+    call = asyncio.create_task(limiter.hit("key"))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+
+for steps in range(20):
+    asyncio.run(end_after(steps))
+"""
+    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(server.port)], check=False, timeout=60)
+    assert ended.returncode == 0

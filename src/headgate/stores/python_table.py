@@ -22,6 +22,7 @@ from headgate.errors import ArgumentError
 from headgate.holding import Hold
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation, Receipt
+from headgate.stores.forks import told_of_forks
 from headgate.stores.protocol import BoundLimits, read_receipt
 from headgate.units import CompiledLimit
 
@@ -67,6 +68,11 @@ class PythonTable:
         self._log_entries = 0
         self._lock = threading.Lock()
         self._counts = {"expired": 0, "evicted": 0, "refused_full": 0, "passed_full": 0}
+        told_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Begin with a new lock in a child process, which goes on with its parent's states."""
+        self._lock = threading.Lock()
 
     def stats(self) -> dict[str, int]:
         with self._lock:

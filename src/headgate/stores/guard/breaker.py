@@ -19,6 +19,7 @@ from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
 from headgate.errors import ConfigError, HeadgateError, StoreKeyError
+from headgate.stores.forks import told_of_forks
 
 log = logging.getLogger("headgate")
 
@@ -77,6 +78,11 @@ class Breaker:
         """Whether no thread can ask the store."""
 
         self._pid = 0
+        self._lock = threading.Lock()
+        told_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Begin with a new lock; what is known of the store holds in a child process, too."""
         self._lock = threading.Lock()
 
     def lets_through(self) -> bool:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.drive import drive, drive_async
 from headgate.errors import ConfigError, HeadgateError, StoreError, StoreKeyError
-from headgate.holding import Settlement
-from headgate.stores.guard.breaker import FIRST_PROBE_S, LAST_PROBE_S, jittered
+from headgate.holding import Settlement, place_of_id
+from headgate.stores.forks import told_of_forks
+from headgate.stores.guard.breaker import FAILURES, FIRST_PROBE_S, LAST_PROBE_S, jittered
+from headgate.stores.guard.kept_order import put_last
 
 log = logging.getLogger("headgate")
 
@@ -74,7 +77,7 @@ class KeptSettlements:
         self.listeners: list[Callable[[int, int, int], object]] = []
         """Called with how many are kept now, and how many were just sent and lost; on whatever thread."""
 
-        self._kept: dict[str, Kept] = {}
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
         self._done: dict[str, Kept] = {}
         """Those that were sent last, as many as are kept at the most."""
 
@@ -82,8 +85,15 @@ class KeptSettlements:
         self._is_full = False
         self._sender: threading.Thread | asyncio.Task[None] | None = None
         self._wake: Callable[[], object] = threading.Event().set
-        self._pid = os.getpid()
         self._lock = threading.Lock()
+        told_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Keep none in a child process: the parent sends what it kept."""
+        self._lock = threading.Lock()
+        self._kept.clear()
+        self._done.clear()
+        self._sender, self._wake = None, threading.Event().set
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -96,7 +106,6 @@ class KeptSettlements:
     def add(self, whole_id: str, actuals: Sequence[int | None], now_us: int | None, clock: Clock | None) -> Settlement:
         """Keep a settlement, and the answer to it; the first of a hold counts."""
         with self._lock:
-            self._check_process()
             former = self._kept.get(whole_id) or self._done.get(whole_id)
             if former is not None:
                 return former.told("already settled")
@@ -119,7 +128,6 @@ class KeptSettlements:
     def send_in_thread(self) -> None:
         """Start a thread that sends what is kept, where none runs."""
         with self._lock:
-            self._check_process()
             if self._needs_sender():
                 wake = threading.Event()
                 self._wake = wake.set
@@ -133,7 +141,6 @@ class KeptSettlements:
         if self._was_cut_off() and self._send_in_thread_if_possible():
             return
         with self._lock:
-            self._check_process()
             if self._needs_sender():
                 loop, wake = asyncio.get_running_loop(), asyncio.Event()
                 self._wake = _waker(loop, wake)
@@ -163,9 +170,10 @@ class KeptSettlements:
             return True
 
     def sending(self, commit: Commit, until_us: float = float("inf")) -> Generator[Any, Any, None]:
-        """Send what is kept, as steps, until the store does not answer or `until_us`."""
+        """Send what is kept, as steps, until the store does not answer several times on end, or `until_us`."""
+        failures, silent = 0, set[int]()
         for whole_id, kept in list(self._kept.items()):
-            if self._kept.get(whole_id) is not kept:  # another sender has sent it
+            if place_of_id(whole_id) in silent or self._kept.get(whole_id) is not kept:  # or it was sent
                 continue
             if SYSTEM_CLOCK.now_us() >= until_us:
                 return
@@ -178,22 +186,23 @@ class KeptSettlements:
             except StoreKeyError as error:
                 self._give_up(whole_id, error)
             except StoreError:
-                return
+                silent.add(place_of_id(whole_id))
+                with self._lock:
+                    put_last(self._kept, whole_id)  # another server of a Cluster may answer
+                if (failures := failures + 1) == FAILURES:
+                    return
             except HeadgateError as error:
                 self._give_up(whole_id, error)
             else:
                 self._note_sent(whole_id, kept)
-                self._is_full = False
+                failures, self._is_full = 0, False
                 self._settled(whole_id)
 
     def _closing(self, commit: Commit) -> Generator[Any, Any, None]:
-        with self._lock:
-            self._check_process()
         if self._kept:
             yield from self.sending(commit, SYSTEM_CLOCK.now_us() + CLOSE_WITHIN_US)
             with self._lock:
-                lost = len(self._kept)
-                self._kept.clear()
+                lost, self._kept = len(self._kept), OrderedDict()
             if lost:
                 self._count(lost=lost)
                 log.warning("%d settlements are lost: the store does not answer, and is closed: %s", lost, self.shown)
@@ -239,13 +248,6 @@ class KeptSettlements:
         self.send_in_thread()
         return True
 
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():  # the parent sends what it kept
-            self._pid = os.getpid()
-            self._kept.clear()
-            self._done.clear()
-            self._sender = None
-
 
 def _waker(loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> Callable[[], object]:
     """What sets an event of a loop, from any thread; nothing once the loop is closed."""
@@ -284,11 +286,9 @@ async def _send_async(kept: ref[KeptSettlements], wake: asyncio.Event) -> None:
 async def _send_on_loop(kept: ref[KeptSettlements], wake: asyncio.Event) -> None:
     pause_s = FIRST_PROBE_S
     while True:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(jittered(pause_s)):
                 await wake.wait()
-        except TimeoutError:
-            pass
         wake.clear()
         settlements = kept()
         if settlements is None:

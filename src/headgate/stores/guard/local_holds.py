@@ -7,7 +7,6 @@ is known of it besides is here, found by the 16 bytes that both ids of a named h
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from headgate.errors import ArgumentError
 from headgate.holding import Extension, Settlement
+from headgate.stores.forks import told_of_forks
 from headgate.stores.guard.fallback import Fallback
 
 HERE = 1 << 15
@@ -42,14 +42,12 @@ class LocalHolds:
     """What is known of the holds that were made here. Safe under threads; a forked process begins with none."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, LocalHold] = {}
-        self._lock = threading.Lock()
         self._begin()
+        told_of_forks(self)
 
     def add(self, digest: bytes, hold: LocalHold, fallback: Fallback) -> None:
         """Take note of a hold; two of those that were noted longest ago go where the local store has forgotten them."""
         with self._lock:
-            self._check_process()
             former = self._known.pop(digest, None)
             for oldest in list(islice(self._known, 2)):
                 known = self._known.pop(oldest)
@@ -62,7 +60,6 @@ class LocalHolds:
         if not self._known:
             return None
         with self._lock:
-            self._check_process()
             hold = self._known.get(digest)
             if hold is None or (place & HERE and place != self.place):
                 return None
@@ -79,15 +76,15 @@ class LocalHolds:
     def __len__(self) -> int:
         return len(self._known)
 
+    def after_fork(self) -> None:
+        """Know of no hold in a child process: the parent settles what it made."""
+        self._begin()
+
     def _begin(self) -> None:
-        self._pid = os.getpid()
+        self._known: dict[bytes, LocalHold] = {}
+        self._lock = threading.Lock()
         self.place = HERE | _RANDOM.getrandbits(15)
         """What the ids of holds that are made here have for a place."""
-
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():  # the parent settles what it made
-            self._known.clear()
-            self._begin()
 
 
 def is_known(hold: LocalHold, fallback: Fallback) -> bool:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from headgate.decision import Decision, NamedLimit, Reading
 from headgate.keys import Key, encode_key
 from headgate.operation import Operation
+from headgate.stores.forks import told_of_forks
 
 REMEMBERED_US = 1_000_000
 MOST_REMEMBERED = 10_000
@@ -47,6 +48,13 @@ class Refusals:
         """Where holds that are not settled yet were charged, by their whole ids: those made last in this process."""
 
         self._lock = threading.Lock()
+        told_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Forget all in a child process: a thread of the parent may have been about to change it."""
+        self._lock = threading.Lock()
+        self._held.clear()
+        self.clear()
 
     def held(self, whole_id: str, states: Callable[[], tuple[_State, ...]]) -> None:
         """A hold was made; the states are asked for when it is settled, since an id tells no key."""

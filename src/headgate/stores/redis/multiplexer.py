@@ -190,6 +190,8 @@ class Multiplexer:
             await self._lose(self._lost(error))
         finally:
             self._is_writing = False
+        if self._tasks[0].cancelling():  # asyncio.wait_for of Python 3.11 drops a cancellation as it ends
+            raise asyncio.CancelledError
 
     async def _read(self) -> None:
         while True:

@@ -15,6 +15,7 @@ from typing import Any
 
 import redis.asyncio
 
+from headgate.stores.forks import told_of_forks
 from headgate.stores.lines import Ticket
 
 log = logging.getLogger("headgate")
@@ -38,13 +39,17 @@ class Turns:
     def __init__(self, handed: Any, client: Callable[[], Any] | None = None) -> None:
         self._handed: Any = handed
         self._client = client
-        self._lock = threading.RLock()
         self._begin()
         self.keep_us = KEEP_S * 1_000_000
         self.alive_ms = ALIVE_S * 1_000
+        told_of_forks(self)
+
+    def after_fork(self) -> None:
+        """Have no tickets in a child process: those of a parent are the parent's."""
+        self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
+        self._lock = threading.RLock()
         self.process = os.urandom(8).hex().encode()
         self._numbers = 0
         self._tickets: dict[int, Ticket] = {}
@@ -56,9 +61,6 @@ class Turns:
 
     def add(self, ticket: Ticket) -> None:
         """Give a ticket its number, and wake it when it is called."""
-        if self._pid != os.getpid():  # the tickets of a parent are the parent's
-            self._lock = threading.RLock()
-            self._begin()
         with self._lock:
             self._numbers += 1
             ticket.number = self._numbers
