@@ -15,10 +15,10 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from functools import partial
-from threading import Lock
 from typing import Any, ClassVar, cast
 
 from headgate.errors import ConfigError, MissingExtraError
+from headgate.forks import ProcessLock
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.functions import portable, request_of, takes
@@ -179,7 +179,7 @@ class _Enforcers:
     """What judges for each class of throttles, as long as the settings are the same."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = ProcessLock()
         self._site: Site | None = None
         self._made: dict[Any, Enforcer] = {}
 

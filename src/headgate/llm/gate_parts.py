@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock
 
 from headgate.clock import Clock
+from headgate.forks import ProcessLock
 from headgate.llm.entry import Books
 from headgate.llm.learned import Learned
 from headgate.llm.price import Price, price_of
@@ -46,7 +46,7 @@ class GateParts:
         self._webhook: Webhook | None = None
         self.use(settings, prices)
         self._responses: OrderedDict[str, int] = OrderedDict()
-        self._lock = Lock()
+        self._lock = ProcessLock()
 
     def use(self, settings: LlmSettings, prices: PriceBook) -> None:
         """Go on with these settings and prices."""

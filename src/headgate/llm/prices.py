@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import ConfigError
+from headgate.forks import ProcessLock
 from headgate.llm.model_prices import FIRST, LAST, UNKNOWN, ModelPrices, Span
 from headgate.llm.model_table import own_name, usual_values
 from headgate.llm.price import UNKNOWN_SEARCHES, Price, price_of
@@ -59,7 +59,7 @@ class PriceBook:
         self._by_id: dict[str, ModelPrices] = {}
         self._by_name: OrderedDict[str, ModelPrices] = OrderedDict()
         self._unknown: OrderedDict[str, None] = OrderedDict()
-        self._lock = Lock()
+        self._lock = ProcessLock()
 
     def price(self, model: str, at: datetime, terms: Terms | Mapping[str, str] = ()) -> Price | None:
         """The price of a model at a moment (UTC, if it has no time zone).

@@ -10,9 +10,9 @@ import re
 import string
 from collections import OrderedDict
 from hashlib import blake2b
-from threading import Lock
 from typing import NamedTuple
 
+from headgate.forks import ProcessLock
 from headgate.llm.model_table import find
 from headgate.llm.vocabularies import Count, counter, loaded
 
@@ -95,7 +95,7 @@ class _Remembered:
         self.once: dict[int, None] = {}
         """Numbers of texts that came, at least once; `get` is for these."""
 
-        self._lock = Lock()
+        self._lock = ProcessLock()
 
     def get(self, vocabulary: str, count: Count, text: str) -> int:
         """The count of a text that came before, made anew the second time that it comes."""

@@ -12,11 +12,12 @@ import urllib.request
 from collections import OrderedDict
 from http.client import HTTPException
 from queue import Empty, Full, Queue
-from threading import Lock, Thread
+from threading import Thread
 from urllib.error import HTTPError
 
 from headgate.amounts import number_text
 from headgate.clock import Clock
+from headgate.forks import ProcessLock
 from headgate.llm.soft_limits import SoftLimit
 from headgate.llm.told_once import ToldOnce
 
@@ -44,7 +45,7 @@ class Webhook:
         """What was told here, or is waiting, and until when that holds."""
 
         self._waiting: Queue[SoftLimit] = Queue(_MOST_WAITING)
-        self._lock = Lock()
+        self._lock = ProcessLock()
         self._process = 0
         """The process that has the thread; 0 for none."""
 

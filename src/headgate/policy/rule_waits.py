@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision
+from headgate.forks import told_of_forks
 from headgate.operation import Operation
 from headgate.policy.compiled import Policy, Rule
 from headgate.policy.resolver import Resolved
@@ -23,7 +24,6 @@ from headgate.policy.rule_lines import rates_of, refused, rule_of, waiting_lines
 from headgate.stores.protocol import Store
 from headgate.waiting.arrivals import Arrival, LineName, arrival_lines
 from headgate.waiting.departure import Departure
-from headgate.waiting.forks import forgotten_in_children
 from headgate.waiting.steps import Answer, Holding, Read, Request, Reserve, Stand, WaitSteps, decision_in, is_held
 
 log = logging.getLogger("headgate")
@@ -92,10 +92,10 @@ class RuleWaits:
         self._told_full = False
         self._bound: tuple[int, str] | None = None
         self.listeners: list[Callable[[int], object]] = []
-        forgotten_in_children(self)
+        told_of_forks(self)
 
-    def forget(self) -> None:
-        """See `headgate.waiting.forks`."""
+    def after_fork(self) -> None:
+        """See `headgate.forks`."""
         self._arrivals.clear()
 
     def bound(self, most: int, why: str) -> None:

@@ -19,10 +19,10 @@ from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
+from headgate.forks import told_of_forks
 from headgate.holding import Hold
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation, Receipt
-from headgate.stores.forks import told_of_forks
 from headgate.stores.protocol import BoundLimits, read_receipt
 from headgate.units import CompiledLimit
 

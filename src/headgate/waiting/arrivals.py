@@ -19,9 +19,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
+from headgate.forks import told_of_forks
 from headgate.stores.lines import Ticket
 from headgate.stores.protocol import Store
-from headgate.waiting.forks import forgotten_in_children
 from headgate.waiting.plan import Plan
 from headgate.waiting.tickets import LineLock
 
@@ -68,10 +68,10 @@ class ArrivalLines:
         self._lock = LineLock()
         self._lines: dict[LineName, _Line] = {}
         self._numbers = count(1)
-        forgotten_in_children(self)
+        told_of_forks(self)
 
-    def forget(self) -> None:
-        """See `headgate.waiting.forks`."""
+    def after_fork(self) -> None:
+        """See `headgate.forks`."""
         self._lock = LineLock()
         for line in self._lines.values():
             for arrival in line.arrivals:

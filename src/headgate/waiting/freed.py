@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 from headgate.algorithms.table import is_in_flight
 from headgate.decision import NamedLimit
 from headgate.errors import ArgumentError
+from headgate.forks import told_of_forks
 from headgate.holding import Settlement, read_id
 from headgate.keys import Key
 from headgate.stores.protocol import Store
-from headgate.waiting.forks import forgotten_in_children
 
 _ANY_NAME = b"-"
 
@@ -27,10 +27,10 @@ class FreedPlaces:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.by_place: dict[int, list[Callable[[], object]]] = {}
-        forgotten_in_children(self)
+        told_of_forks(self)
 
-    def forget(self) -> None:
-        """See `headgate.waiting.forks`."""
+    def after_fork(self) -> None:
+        """See `headgate.forks`."""
         self._lock = threading.RLock()
         self.by_place.clear()
 

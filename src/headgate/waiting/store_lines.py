@@ -16,8 +16,8 @@ from typing import Any
 from headgate.algorithms.table import State
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision
+from headgate.forks import told_of_forks
 from headgate.stores.lines import Joined, LinePlace, StoreLine, Ticket
-from headgate.waiting.forks import forgotten_in_children
 from headgate.waiting.plan import Plan
 from headgate.waiting.steps import (
     Answer,
@@ -53,10 +53,10 @@ class StoreLines:
         self._known: dict[str, KnownLine] = {}
         self.waiting = 0
         self._told_full = False
-        forgotten_in_children(self)
+        told_of_forks(self)
 
-    def forget(self) -> None:
-        """See `headgate.waiting.forks`."""
+    def after_fork(self) -> None:
+        """See `headgate.forks`."""
         self._lock = LineLock()
         for known in self._known.values():
             for _, ticket in known.tickets:

@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
+from headgate.forks import told_of_forks
 from headgate.stores.lines import Ticket
 from headgate.stores.protocol import Store
-from headgate.waiting.forks import forgotten_in_children
 from headgate.waiting.plan import Plan
 
 
@@ -83,7 +83,7 @@ class Lines:
         self.by_key: dict[str, Line] = {}
         self.waiting = 0
         self.told_full = False
-        forgotten_in_children(self)
+        told_of_forks(self)
 
     def call_abandoned(self, name: str) -> None:
         """Have callers that stand first in a line leave if they never run again: nobody else would call them."""
@@ -95,8 +95,8 @@ class Lines:
             line = self.by_key.get(name)
             return line.tickets[0] if line is not None and line.tickets[0].is_abandoned else None
 
-    def forget(self) -> None:
-        """See `headgate.waiting.forks`."""
+    def after_fork(self) -> None:
+        """See `headgate.forks`."""
         self.lock = LineLock()
         for line in self.by_key.values():
             for ticket in line.tickets:

@@ -5,12 +5,12 @@ One `Destination` for each key, safe under threads. Nothing here sleeps or sends
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
 
 from headgate.clock import US_PER_SECOND
+from headgate.forks import ProcessLock
 from headgate.keys import Key, encode_key
 
 MOST_DESTINATIONS = 4096
@@ -102,7 +102,7 @@ class Destination:
     __slots__ = ("_budget", "_held_until_us", "_lock", "_spread_us", "_throttle")
 
     def __init__(self, now_us: int, *, retry_budget: float, adaptive_k: float | None) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._held_until_us = now_us
         self._spread_us = 0
         self._budget = Budget(retry_budget, now_us)
@@ -166,7 +166,7 @@ class Destinations:
         self._adaptive_k = adaptive_k
         self._most = most
         self._destinations: OrderedDict[str, Destination] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
 
     def __len__(self) -> int:
         return len(self._destinations)

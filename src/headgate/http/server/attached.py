@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
 from typing import Generic, TypeVar
 from weakref import ref
+
+from headgate.forks import ProcessLock
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ class Attached(Generic[T]):
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[ref[object], T]] = {}
-        self._lock = Lock()
+        self._lock = ProcessLock()
 
     def __len__(self) -> int:
         return len(self._known)

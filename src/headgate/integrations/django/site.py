@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import signature
 from pkgutil import resolve_name
-from threading import Lock
 from typing import Any, cast
 
 from django.conf import settings  # type: ignore[import-untyped]
@@ -17,6 +16,7 @@ from django.core.signals import setting_changed  # type: ignore[import-untyped]
 from headgate.decorator import is_coroutine_function
 from headgate.drive import answered
 from headgate.errors import ConfigError
+from headgate.forks import ProcessLock
 from headgate.http.server.counted_keys import address_rules
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.functions import OF_A_REQUEST, is_portable, takes
@@ -130,7 +130,7 @@ class CurrentSite:
 
     def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
         self._read = read
-        self._lock = Lock()
+        self._lock = ProcessLock()
         self._site: Site | None = None
 
     def __call__(self) -> Site:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from weakref import WeakSet
 
 from headgate.clock import now_us
 from headgate.errors import ArgumentError, ConfigError
+from headgate.forks import told_of_forks
 from headgate.llm.books.records import Dropped, Record
 from headgate.llm.entry import Entry
 
@@ -83,6 +83,7 @@ class QueuedBooks:
         self._most = most_waiting
         self._renew()
         _all.add(self)
+        told_of_forks(self)
 
     def _renew(self) -> None:
         """Begin with nothing: at first, and in a child process, where the entries of the parent are the parent's."""
@@ -240,7 +241,7 @@ class QueuedBooks:
                 log.error("books %s: %d entries were dropped, as too many waited", self.name, dropped)
         self._has_told_drops = bool(dropped)
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         self._renew()
         self._file.after_fork()
 
@@ -274,15 +275,9 @@ class _Drops:
 _all: WeakSet[QueuedBooks] = WeakSet()
 
 
-def _after_fork() -> None:
-    for books in list(_all):
-        books._after_fork()
-
-
 def _at_exit() -> None:
     for books in list(_all):
         books.close()
 
 
-os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from hashlib import blake2b
-from threading import Lock
 from typing import NamedTuple, Protocol
 
+from headgate.forks import ProcessLock
 from headgate.llm.learned.samples import FEWEST, Samples, bucket_of, largest_of
 from headgate.llm.prices import LONGEST_MODEL
 
@@ -102,7 +102,7 @@ class LearnedHere:
     kind: type[Samples] = Samples
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = ProcessLock()
         self._of_keys: OrderedDict[Name, Samples] = OrderedDict()
         self._of_models: OrderedDict[str, OfModel] = OrderedDict()
         self._unread: list[tuple[str, str, int, int, int, bool, int, int]] = []

@@ -12,10 +12,11 @@ import threading
 from hashlib import blake2b
 from itertools import islice
 from typing import NamedTuple, Protocol
-from weakref import WeakSet, ref
+from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import HeadgateError
+from headgate.forks import told_of_forks
 from headgate.llm.learned.here import COVERAGE, INPUT, LONGEST_KEY, MOST_UNREAD, LearnedHere, Name, hash_of
 from headgate.llm.learned.samples import MOST, Samples, halved
 
@@ -113,7 +114,7 @@ class SharedLearned(LearnedHere):
         self._sharing = threading.Lock()
         self._wake, self._closing = threading.Event(), threading.Event()
         self._is_running = False
-        _all.add(self)
+        told_of_forks(self)
 
     def output(self, key: str, model: str, most: int) -> int | None:
         wanted = self._wanted
@@ -246,7 +247,8 @@ class SharedLearned(LearnedHere):
     def after_fork(self) -> None:
         """In a child: what its parent saw is the parent's to tell."""
         self._process, self._sent = os.urandom(8).hex(), None
-        self._lock, self._sharing = threading.Lock(), threading.Lock()
+        self._lock.after_fork()
+        self._sharing = threading.Lock()
         self._wake, self._closing = threading.Event(), threading.Event()
         self._is_running, self._read_from = False, 1
         self._read()
@@ -265,15 +267,3 @@ def _share_on(learned_ref: ref[SharedLearned], wake: threading.Event, closing: t
         answered = learned.share()
         del learned  # while asleep, nothing keeps it
         closing.wait(min(_SOONEST_S, every_s) if answered else every_s)
-
-
-_all: WeakSet[SharedLearned] = WeakSet()
-
-
-def _after_fork() -> None:
-    for learned in list(_all):
-        learned.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -6,17 +6,16 @@ An event loop on a thread of its own does what is asked, from the first call unt
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 from headgate.clock import Clock
 from headgate.errors import ArgumentError, ConfigError
+from headgate.forks import told_of_forks
 from headgate.llm.queue.asking import ScopeOf
 from headgate.llm.queue.attempt import Handler, QueuedCall
 from headgate.llm.queue.backlog import Bounds, Fairness
@@ -51,7 +50,7 @@ class LlmQueue:
         )
         self._closed = False
         self._renew()
-        _all.add(self)
+        told_of_forks(self)
 
     def _renew(self) -> None:
         """Begin with nothing: at first, and in a child process, where the loop and what it has are the parent's."""
@@ -275,15 +274,3 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
-
-
-_all: WeakSet[LlmQueue] = WeakSet()
-
-
-def _after_fork() -> None:
-    for queue in list(_all):
-        queue.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -19,7 +19,7 @@ from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
 from headgate.errors import ConfigError, HeadgateError, StoreKeyError
-from headgate.stores.forks import told_of_forks
+from headgate.forks import told_of_forks
 
 log = logging.getLogger("headgate")
 

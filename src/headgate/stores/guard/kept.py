@@ -19,8 +19,8 @@ from weakref import ref
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.drive import drive, drive_async
 from headgate.errors import ConfigError, HeadgateError, StoreError, StoreKeyError
+from headgate.forks import told_of_forks
 from headgate.holding import Settlement, place_of_id
-from headgate.stores.forks import told_of_forks
 from headgate.stores.guard.breaker import FAILURES, FIRST_PROBE_S, LAST_PROBE_S, jittered
 from headgate.stores.guard.kept_order import put_last
 

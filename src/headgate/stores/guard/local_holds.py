@@ -14,8 +14,8 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from headgate.errors import ArgumentError
+from headgate.forks import told_of_forks
 from headgate.holding import Extension, Settlement
-from headgate.stores.forks import told_of_forks
 from headgate.stores.guard.fallback import Fallback
 
 HERE = 1 << 15

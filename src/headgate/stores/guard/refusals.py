@@ -14,9 +14,9 @@ from functools import partial
 from typing import NamedTuple
 
 from headgate.decision import Decision, NamedLimit, Reading
+from headgate.forks import told_of_forks
 from headgate.keys import Key, encode_key
 from headgate.operation import Operation
-from headgate.stores.forks import told_of_forks
 
 REMEMBERED_US = 1_000_000
 MOST_REMEMBERED = 10_000

@@ -15,7 +15,7 @@ from typing import Any
 
 import redis.asyncio
 
-from headgate.stores.forks import told_of_forks
+from headgate.forks import told_of_forks
 from headgate.stores.lines import Ticket
 
 log = logging.getLogger("headgate")

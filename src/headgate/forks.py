@@ -1,0 +1,53 @@
+"""What is kept in memory, in a child process: no lock is held there by a thread that only its parent has."""
+
+from __future__ import annotations
+
+import os
+from threading import Lock
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Forked(Protocol):
+    """What has a lock that a thread of the parent may hold at the moment of a fork, or knows of its callers."""
+
+    def after_fork(self) -> None:
+        """Begin with a new lock, and without what is the parent's alone. No other thread runs yet."""
+        ...
+
+
+_made: WeakSet[Forked] = WeakSet()
+
+
+def told_of_forks(made: Forked) -> None:
+    """Have its `after_fork` called in child processes from now on."""
+    _made.add(made)
+
+
+class ProcessLock:
+    """A lock between the threads of one process; a child process begins with a new one."""
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        told_of_forks(self)
+
+    def after_fork(self) -> None:
+        """See `told_of_forks`."""
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _after_fork() -> None:
+    for made in list(_made):
+        made.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
