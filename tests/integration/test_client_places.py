@@ -235,3 +235,18 @@ def test_clients_of_an_event_loop_have_no_more_in_flight_than_they_may(
             await all_free()
 
     asyncio.run(asyncio.wait_for(main(), 90))
+
+
+def test_a_response_of_aiohttp_that_ends_in_another_thread_frees_its_place_without_a_warning(
+    url: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def main() -> None:
+        limiter = AsyncLimiter("1 concurrent")
+        async with aiohttp.ClientSession(middlewares=(RateLimitMiddleware(limiter, key=key),)) as session:
+            response = await session.get(f"{url}/stream")
+            assert await places_of(limiter) == 0
+            await asyncio.to_thread(response.close)  # as the garbage collector does
+            assert await limiter.acquire("api", timeout=30, lease=60)
+
+    asyncio.run(main())
+    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []
