@@ -18,7 +18,7 @@ from headgate.http.server.enforcer import Enforcer, PlaceOf
 from headgate.http.server.exchange import Exchange, Judgement
 from headgate.http.server.options import AnyPolicy, Options, Response, RouteOptions
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
-from headgate.integrations.grpc.calls import CallContext, GrpcRequest, refuse
+from headgate.integrations.grpc.calls import CallContext, GrpcRequest, outermost_of, refuse
 from headgate.policy.gate import AsyncGate, Gate
 
 Methods = Mapping[str, LimitsOfRoute | None]
@@ -70,8 +70,9 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
         behavior = _behavior(handler)
 
         def passing(message: Any, context: Any) -> Any:
-            exchange, request = Exchange(), GrpcRequest(method, endpoint, message, context)
-            return _passing(context, partial(exchange.judge, enforcer, request, None, counted_as), exchange.end)
+            exchange, request = _exchange_of(context), GrpcRequest(method, endpoint, message, context)
+            judge = partial(exchange.judge, enforcer, request, None, counted_as)
+            return _passing(context, exchange, judge, exchange.end)
 
         return _replaced(handler, _sync(behavior, passing, streams=handler.response_streaming), judged)
 
@@ -103,7 +104,7 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
         behavior, streams = _behavior(handler), handler.response_streaming
 
         def judging(message: Any, context: Any) -> tuple[Exchange, Coroutine[Any, Any, Judgement]]:
-            exchange, request = Exchange(), GrpcRequest(method, endpoint, message, context)
+            exchange, request = _exchange_of(context), GrpcRequest(method, endpoint, message, context)
             return exchange, exchange.judge_async(enforcer, request, None, counted_as)
 
         def passing(message: Any, context: Any) -> Any:
@@ -127,7 +128,7 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
                 if exchange.settles and not loop.is_closed():
                     asyncio.run_coroutine_threadsafe(exchange.end_async(response), loop)
 
-            return _passing(context, judge, end)
+            return _passing(context, exchange, judge, end)
 
         return _replaced(handler, _sync(behavior, passing_in_thread, streams=streams), judged)
 
@@ -194,17 +195,28 @@ class _Enforcers:
         await self._owner.aclose()
 
 
+def _exchange_of(context: Any) -> Exchange:
+    """The exchange of a call, which is one for all interceptors that it comes to."""
+    outermost = outermost_of(context)
+    return Exchange() if outermost is None else outermost.exchange
+
+
 @contextmanager
 def _passing(
-    context: Any, judge: Callable[[], Judgement], end: Callable[[Response], None]
+    context: Any, exchange: Exchange, judge: Callable[[], Judgement], end: Callable[[Response], None]
 ) -> Iterator[CallContext | None]:
     """Around a handler that runs in this thread; None for a call that is refused."""
     judgement = judge()
+    own = CallContext(context, exchange)
     if judgement.refusal is not None:
+        own.outermost.tell([])
         refuse(context, judgement.refusal, judgement.decision)  # raises, but not in a thread of an older grpc.aio
         yield None
         return
-    own = CallContext(context, judgement.verdict.fields)
+    own.outermost.tell(exchange.fields_of_passed())
+    if own.outermost is not own:  # which ends the exchange
+        yield own
+        return
     failure: BaseException | None = None
     try:
         yield own
@@ -221,9 +233,14 @@ async def _passing_async(
 ) -> AsyncIterator[CallContext]:
     """Around a handler that runs on the event loop."""
     judgement = await judging
+    own = CallContext(context, exchange)
     if judgement.refusal is not None:
+        own.outermost.tell([])
         await refuse(context, judgement.refusal, judgement.decision)
-    own = CallContext(context, judgement.verdict.fields)
+    own.outermost.tell(exchange.fields_of_passed())
+    if own.outermost is not own:  # which ends the exchange
+        yield own
+        return
     failure: BaseException | None = None
     try:
         yield own
