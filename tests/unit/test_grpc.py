@@ -29,6 +29,7 @@ from headgate.integrations.grpc.calls import address_of, metadata_of
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list
+from until import until
 
 COLOURS = ["threads", "asyncio", "asyncio, handlers of threads"]
 KINDS = ["Read", "List", "Save", "Talk"]
@@ -654,6 +655,64 @@ def test_a_handler_that_answers_by_a_callback_is_judged() -> None:
         server.stop(None).wait(10)
     assert [answer.code.name for answer in answers] == ["OK", "RESOURCE_EXHAUSTED"]
     assert answers[0].messages == [b"serving"] and "ratelimit" in answers[0].last
+
+
+def test_a_stream_that_is_answered_by_callbacks_is_in_flight_until_it_ends() -> None:
+    """As the Watch of grpcio-health-checking, whose handler returns at once."""
+    sends: list[Callable[[Any], None]] = []
+    told: list[Response] = []
+
+    def counts(call: Any, response: Response) -> bool:
+        told.append(response)
+        return True
+
+    def watch(message: bytes, context: Any, send: Callable[[Any], None]) -> None:
+        if message == b"fail":
+            raise ValueError("a fault of the handler")
+        sends.append(send)
+        send(b"serving")
+
+    behavior: Any = watch
+    behavior.experimental_non_blocking = True
+    handler: Any = grpc.unary_stream_rpc_method_handler(behavior)
+    generic = grpc.method_handlers_generic_handler("a.Health", {"Watch": handler})
+    interceptor = RateLimitInterceptor(
+        limits="1 concurrent; 100/minute",
+        clock=ManualClock(),
+        counts=counts,
+    )
+    server = grpc.server(ThreadPoolExecutor(4), handlers=[generic], interceptors=[interceptor])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            watching: Any = channel.unary_stream("/a.Health/Watch")
+            streams: list[Any] = []
+
+            def begins(message: bytes = b"") -> StatusCode | None:
+                streams.append(watching(message))
+                try:
+                    next(streams[-1])
+                except grpc.RpcError:
+                    code: StatusCode = streams[-1].code()
+                    return code
+                return None
+
+            assert begins() is None
+            assert begins() is StatusCode.RESOURCE_EXHAUSTED, "the first is in flight"
+            streams[0].cancel()
+            until(lambda: begins() is None)
+            sends[-1](None)
+            assert list(streams[-1]) == []
+            until(lambda: begins(b"fail") is StatusCode.UNKNOWN)
+            until(lambda: begins() is None)
+            streams[-1].cancel()
+            until(lambda: len(told) == 4)
+    finally:
+        server.stop(None).wait(10)
+    cancelled, unknown = StatusCode.CANCELLED.value[0], StatusCode.UNKNOWN.value[0]
+    assert [response.status for response in told] == [cancelled, 0, unknown, cancelled]
+    assert told[0].body_bytes == len(b"serving")
 
 
 @pytest.mark.parametrize("interceptor", [RateLimitInterceptor, AsyncRateLimitInterceptor])

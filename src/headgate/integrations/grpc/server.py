@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, NamedTuple, Unpack, cast
@@ -262,9 +262,27 @@ def _sync(behavior: Callable[..., Any], passing: Callable[..., Any], *, streams:
         with passing(message, context) as own:
             yield from () if own is None else map(own.saw, behavior(message, own))
 
-    def judged_callback(message: Any, context: Any, send: Callable[[Any], None]) -> Any:
-        with passing(message, context) as own:
-            return behavior(message, own, send)
+    def judged_callback(message: Any, context: Any, send: Callable[[Any], None]) -> None:
+        is_whole = False
+        with ExitStack() as stack:
+            own = stack.enter_context(passing(message, context))
+            if own is None:
+                return
+
+            def sending(answer: Any) -> None:
+                nonlocal is_whole
+                is_whole = answer is None
+                send(answer if is_whole else own.saw(answer))
+
+            behavior(message, own, sending)
+            flight = stack.pop_all()
+
+        def end() -> None:
+            left = None if is_whole else GeneratorExit()
+            flight.__exit__(None if left is None else GeneratorExit, left, None)
+
+        if context.add_callback(end) is False:  # gRPC calls it when all is sent, or the client is gone
+            end()
 
     callback = getattr(behavior, "experimental_non_blocking", False)
     whole: Any = judged_callback if callback else judged_stream if streams else judged
