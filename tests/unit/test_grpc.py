@@ -489,13 +489,24 @@ def test_a_refusal_can_be_another(colour: str) -> None:
 
 
 def test_a_call_may_stand_in_line_and_a_queue_spaces_calls(colour: str) -> None:
-    lines: dict[str, dict[str, Any]] = {"60/minute bucket": {"wait": 61.0, "cost": 60}, "1/minute queue 5": {}}
+    lines: dict[str, dict[str, Any]] = {"15/15s bucket": {"wait": 16.0, "cost": 15}, "1/15s queue 5": {}}
     for limits, options in lines.items():
         clock = ManualClock()
         before = clock.now_us()
         with serving(colour, limits=limits, clock=clock, **options) as (_, client):
             assert client.codes("Read", "List") == ["OK", "OK"]
-        assert clock.now_us() - before == 60_000_000
+        assert clock.now_us() - before == 15_000_000
+
+
+def test_a_call_whose_deadline_comes_before_its_turn_is_refused_and_takes_nothing(colour: str) -> None:
+    clock = ManualClock()
+    with serving(colour, limits="1/hour bucket", wait=3601.0, clock=clock) as (_, client):
+        before = clock.now_us()
+        assert client.codes("Read", "Read", "List") == ["OK", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
+        assert clock.now_us() == before
+        waiting: Any = client.channel.unary_unary("/shop.Shop/Read")
+        assert waiting(b"a") == b"read a"  # it waits as long as it has to
+        assert clock.now_us() - before == 3600_000_000
 
 
 def test_a_store_that_fails_never_looks_like_the_clients_fault(colour: str, caplog: pytest.LogCaptureFixture) -> None:
