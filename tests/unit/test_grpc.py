@@ -668,6 +668,50 @@ def test_a_handler_that_answers_by_a_callback_is_judged() -> None:
     assert answers[0].messages == [b"serving"] and "ratelimit" in answers[0].last
 
 
+def test_a_call_for_a_thread_whose_client_leaves_is_judged_no_further() -> None:
+    begun, left = threading.Event(), threading.Event()
+
+    async def exempt(call: Any) -> bool:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+        return False
+
+    with serving("asyncio, handlers of threads", limits="1/minute", exempt=exempt) as (server, client):
+        call: Any = client.channel.unary_unary("/shop.Shop/Read").future(b"a")
+        assert begun.wait(10)
+        call.cancel()
+        assert left.wait(10)
+    assert not server.handlers.reached
+
+
+def test_the_address_of_a_client_that_has_left_is_still_known() -> None:
+    """gRPC's own context ends the process where it is asked for the peer of a call that is over."""
+    addresses: list[str] = []
+    asked = threading.Event()
+
+    def counts(call: Any, response: Response) -> bool:
+        addresses.append(call.client_ip)
+        return True
+
+    def messages() -> Iterator[bytes]:
+        asked.wait(10)
+        yield b"late"
+
+    with serving("asyncio, handlers of threads", limits="5/minute", key=header("x-user"), counts=counts) as (
+        server,
+        client,
+    ):
+        call: Any = client.channel.stream_unary("/shop.Shop/Save").future(messages(), metadata=[("x-user", "ann")])
+        until(lambda: server.handlers.reached["Save"])
+        call.cancel()
+        asked.set()
+        until(lambda: addresses)
+    assert addresses == ["127.0.0.1"]
+
+
 def test_a_stream_that_is_answered_by_callbacks_is_in_flight_until_it_ends() -> None:
     """As the Watch of grpcio-health-checking, whose handler returns at once."""
     sends: list[Callable[[Any], None]] = []

@@ -32,7 +32,7 @@ _OK, _CANCELLED, _UNKNOWN = 0, 1, 2
 class GrpcRequest(Request):
     """A call; its parts are read when they are first asked for."""
 
-    __slots__ = ("_read", "context", "message")
+    __slots__ = ("_peer", "_read", "context", "message")
 
     context: Any
     """The `grpc.ServicerContext`; its `auth_context()` has the names in the client's certificate."""
@@ -43,6 +43,7 @@ class GrpcRequest(Request):
     def __init__(self, method: str, endpoint: str, message: Any, context: Any) -> None:
         self.method, self.path, self.endpoint, self.host = "POST", method, endpoint, ""
         self.message, self.context = message, context
+        self._peer: str | None = None
         self._read: Request | None = None
         self._cookies = self._query = None
 
@@ -51,8 +52,10 @@ class GrpcRequest(Request):
         return self.context.invocation_metadata()
 
     def peer(self) -> Any:
-        """Where the call comes from, as gRPC has it."""
-        return self.context.peer()
+        """Where the call comes from, as gRPC has it: of grpc.aio's context it cannot be read once a call has ended."""
+        if self._peer is None:
+            self._peer = self.context.peer()
+        return self._peer
 
     @property
     def time_remaining(self) -> float | None:
@@ -78,7 +81,7 @@ class GrpcRequest(Request):
     @property
     def client_ip(self) -> str:  # type: ignore[override]
         """The address of the peer; "" for a Unix socket."""
-        return address_of(self.context.peer())
+        return address_of(self.peer())
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]

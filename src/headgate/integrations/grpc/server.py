@@ -103,32 +103,33 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
         handler, endpoint, judged, enforcer, counted_as = limited
         behavior, streams = _behavior(handler), handler.response_streaming
 
-        def judging(message: Any, context: Any) -> tuple[Exchange, Coroutine[Any, Any, Judgement]]:
+        def judging(message: Any, context: Any) -> tuple[Exchange, Coroutine[Any, Any, Judgement], GrpcRequest]:
             exchange, request = _exchange_of(context), GrpcRequest(method, endpoint, message, context)
-            return exchange, exchange.judge_async(enforcer, request, None, counted_as)
+            return exchange, exchange.judge_async(enforcer, request, None, counted_as), request
 
         def passing(message: Any, context: Any) -> Any:
-            return _passing_async(context, *judging(message, context))
+            return _passing_async(context, *judging(message, context)[:2])
 
         if iscoroutinefunction(behavior):
             return _replaced(handler, _coroutine(behavior, passing), judged)
         if isasyncgenfunction(behavior):
             return _replaced(handler, _async_generator(behavior, passing), judged)
         # A handler of a thread: its limits are asked on the event loop.
-        loop = asyncio.get_running_loop()
+        loop, called = asyncio.get_running_loop(), asyncio.current_task()
 
         def passing_in_thread(message: Any, context: Any) -> Any:
-            exchange, judgement = judging(message, context)
+            exchange, judgement, request = judging(message, context)
 
             def judge() -> Judgement:
-                return asyncio.run_coroutine_threadsafe(judgement, loop).result()
+                judging = _while_called(called, judgement, request)
+                return asyncio.run_coroutine_threadsafe(judging, loop).result()
 
             def end(response: Response) -> None:
                 # Nothing waits for it: a generator that is dropped may end anywhere, on the event loop too.
                 if exchange.settles and not loop.is_closed():
                     asyncio.run_coroutine_threadsafe(exchange.end_async(response), loop)
 
-            return _passing(context, exchange, judge, end)
+            return _passing(context, exchange, judge, end, partial(_is_leaving, called))
 
         return _replaced(handler, _sync(behavior, passing_in_thread, streams=streams), judged)
 
@@ -201,16 +202,49 @@ def _exchange_of(context: Any) -> Exchange:
     return Exchange() if outermost is None else outermost.exchange
 
 
+def _is_leaving(called: asyncio.Task[Any] | None) -> bool:
+    """Whether the task of a call is at its end, or about to be, since its client is gone."""
+    return called is None or called.done() or called.cancelling() > 0
+
+
+async def _while_called(
+    called: asyncio.Task[Any] | None, judging: Coroutine[Any, Any, Judgement], request: GrpcRequest
+) -> Judgement:
+    """What is judged of the call of a task; cancelled where that ends first, since its client is gone.
+
+    From then on grpc.aio's context has no call any more: to ask it for the peer, or to abort, ends the process.
+    """
+    own = asyncio.current_task()
+    if called is None or own is None or called.done():
+        judging.close()
+        raise asyncio.CancelledError
+
+    def leave(_: object) -> None:
+        own.cancel()
+
+    request.peer()
+    called.add_done_callback(leave)
+    try:
+        return await judging
+    finally:
+        called.remove_done_callback(leave)
+
+
 @contextmanager
 def _passing(
-    context: Any, exchange: Exchange, judge: Callable[[], Judgement], end: Callable[[Response], None]
+    context: Any,
+    exchange: Exchange,
+    judge: Callable[[], Judgement],
+    end: Callable[[Response], None],
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[CallContext | None]:
     """Around a handler that runs in this thread; None for a call that is refused."""
     judgement = judge()
     own = CallContext(context, exchange)
     if judgement.refusal is not None:
         own.outermost.tell([])
-        refuse(context, judgement.refusal, judgement.decision)  # raises, but not in a thread of an older grpc.aio
+        if not is_over():
+            refuse(context, judgement.refusal, judgement.decision)  # raises, but not in a thread of an older grpc.aio
         yield None
         return
     own.outermost.tell(exchange.fields_of_passed())
