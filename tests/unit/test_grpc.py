@@ -687,6 +687,19 @@ def test_a_call_for_a_thread_whose_client_leaves_is_judged_no_further() -> None:
     assert not server.handlers.reached
 
 
+def test_calls_whose_clients_have_left_already_are_counted_for_nobody_else(colour: str) -> None:
+    """gRPC does not know the peer of some of them, as the load on the machine has it."""
+    addresses: set[str] = set()
+    options: dict[str, Any] = {"on_decision": lambda call, decision: addresses.add(call.client_ip)}
+    with serving(colour, limits="100000/minute", **options) as (_, client):
+        read: Any = client.channel.unary_unary("/shop.Shop/Read")
+        for _ in range(20):
+            for call in [read.future(b"a", timeout=0.001 * number) for number in range(20)]:
+                call.exception()
+        assert client.call("Read").code is StatusCode.OK
+    assert addresses == {"127.0.0.1"}
+
+
 def test_the_address_of_a_client_that_has_left_is_still_known() -> None:
     """gRPC's own context ends the process where it is asked for the peer of a call that is over."""
     addresses: list[str] = []

@@ -51,10 +51,13 @@ class GrpcRequest(Request):
         """What the client sent beside its message, as gRPC has it."""
         return self.context.invocation_metadata()
 
-    def peer(self) -> Any:
-        """Where the call comes from, as gRPC has it: of grpc.aio's context it cannot be read once a call has ended."""
+    def peer(self) -> str:
+        """Where the call comes from, as gRPC has it; "" where its client left before this was first asked for.
+
+        Of grpc.aio's context it cannot be read once a call has ended.
+        """
         if self._peer is None:
-            self._peer = self.context.peer()
+            self._peer = str(self.context.peer())
         return self._peer
 
     @property

@@ -71,7 +71,12 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
 
         def passing(message: Any, context: Any) -> Any:
             exchange, request = _exchange_of(context), GrpcRequest(method, endpoint, message, context)
-            judge = partial(exchange.judge, enforcer, request, None, counted_as)
+
+            def judge() -> Judgement:
+                if not request.peer():
+                    context.abort(StatusCode.CANCELLED, "the client is gone")  # raises; nobody is told
+                return exchange.judge(enforcer, request, None, counted_as)
+
             return _passing(context, exchange, judge, exchange.end)
 
         return _replaced(handler, _sync(behavior, passing, streams=handler.response_streaming), judged)
@@ -108,7 +113,7 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
             return exchange, exchange.judge_async(enforcer, request, None, counted_as), request
 
         def passing(message: Any, context: Any) -> Any:
-            return _passing_async(context, *judging(message, context)[:2])
+            return _passing_async(context, *judging(message, context))
 
         if iscoroutinefunction(behavior):
             return _replaced(handler, _coroutine(behavior, passing), judged)
@@ -215,14 +220,13 @@ async def _while_called(
     From then on grpc.aio's context has no call any more: to ask it for the peer, or to abort, ends the process.
     """
     own = asyncio.current_task()
-    if called is None or own is None or called.done():
+    if called is None or own is None or called.done() or not request.peer():
         judging.close()
         raise asyncio.CancelledError
 
     def leave(_: object) -> None:
         own.cancel()
 
-    request.peer()
     called.add_done_callback(leave)
     try:
         return await judging
@@ -263,9 +267,12 @@ def _passing(
 
 @asynccontextmanager
 async def _passing_async(
-    context: Any, exchange: Exchange, judging: Coroutine[Any, Any, Judgement]
+    context: Any, exchange: Exchange, judging: Coroutine[Any, Any, Judgement], request: GrpcRequest
 ) -> AsyncIterator[CallContext]:
     """Around a handler that runs on the event loop."""
+    if not request.peer():
+        judging.close()
+        raise asyncio.CancelledError  # as it is about to be
     judgement = await judging
     own = CallContext(context, exchange)
     if judgement.refusal is not None:
