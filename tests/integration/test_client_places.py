@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import ref
 
 import aiohttp
 import httpx
@@ -16,7 +18,7 @@ import pytest
 import requests
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from headgate import AsyncLimiter, Limiter, RateLimited
@@ -65,6 +67,8 @@ def url(counted: Counted) -> Iterator[str]:
         Route("/", counted.slow, methods=["GET", "HEAD", "POST"]),
         Route("/refused", counted.refused_once),
         Route("/stream", counted.stream),
+        Route("/nothing", lambda request: Response()),
+        Route("/gone", lambda request: Response(status_code=204), methods=["DELETE"]),
     ]
     config = uvicorn.Config(Starlette(routes=routes), lifespan="off", ws="none", log_level="critical")
     server = uvicorn.Server(config)
@@ -110,7 +114,7 @@ def test_clients_of_threads_have_no_more_in_flight_than_they_may(make: Any, url:
         assert counted.most == 2
         until(lambda: free(limiter) == 2)
         assert client.get(f"{url}/refused").status_code == 200  # tried again, each time with a place of its own
-        assert client.get(f"{url}/nothing").status_code == 404
+        assert client.get(f"{url}/unknown").status_code == 404
         assert free(limiter) == 2
         assert limiter.peek("api", 0).limits[1].remaining == 1000 - 12 - 2 - 1
 
@@ -129,6 +133,29 @@ def test_a_stream_of_requests_holds_its_place_until_it_is_closed(url: str) -> No
         with pytest.raises(requests.ConnectionError):
             client.get("http://127.0.0.1:1/")
         assert free(limiter) == 1
+
+
+@pytest.mark.parametrize(("method", "path"), [("HEAD", "/"), ("GET", "/nothing"), ("DELETE", "/gone")])
+def test_a_response_of_requests_without_a_body_holds_no_place(method: str, path: str, url: str) -> None:
+    limiter = Limiter("1 concurrent")
+    with session_of(limiter, timeout=0.2) as client:
+        first = client.request(method, f"{url}{path}", stream=True)
+        assert free(limiter) == 1
+        assert first.content == b""
+        first.close()
+        assert free(limiter) == 1
+
+
+def test_a_stream_of_requests_that_is_dropped_closes_its_connection_at_once(url: str) -> None:
+    with session_of(Limiter("1 concurrent")) as client:
+        response = client.get(f"{url}/stream", stream=True)
+        connection = ref(response.raw)
+        gc.disable()
+        try:
+            del response
+            assert connection() is None
+        finally:
+            gc.enable()
 
 
 def test_a_stream_of_httpx_holds_its_place_until_it_is_closed(url: str) -> None:
@@ -208,3 +235,18 @@ def test_clients_of_an_event_loop_have_no_more_in_flight_than_they_may(
             await all_free()
 
     asyncio.run(asyncio.wait_for(main(), 90))
+
+
+def test_a_response_of_aiohttp_that_ends_in_another_thread_frees_its_place_without_a_warning(
+    url: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def main() -> None:
+        limiter = AsyncLimiter("1 concurrent")
+        async with aiohttp.ClientSession(middlewares=(RateLimitMiddleware(limiter, key=key),)) as session:
+            response = await session.get(f"{url}/stream")
+            assert await places_of(limiter) == 0
+            await asyncio.to_thread(response.close)  # as the garbage collector does
+            assert await limiter.acquire("api", timeout=30, lease=60)
+
+    asyncio.run(main())
+    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []

@@ -13,7 +13,16 @@ import pytest
 import requests
 
 from broken_store import BrokenStore
-from headgate import AsyncLimiter, HeadgateError, Limiter, RateLimited, StoreError, StoreTimeout, StoreUnavailable
+from headgate import (
+    AsyncLimiter,
+    ConfigError,
+    HeadgateError,
+    Limiter,
+    RateLimited,
+    StoreError,
+    StoreTimeout,
+    StoreUnavailable,
+)
 from headgate.errors import Held, Throttled
 from headgate.http.client.errors import KINDS
 from headgate.integrations import aiohttp_client
@@ -180,3 +189,12 @@ def test_a_session_is_not_copied_without_what_its_adapter_counts(copied: Any) ->
         session.mount("https://", of_requests.RateLimitAdapter("1/hour"))
         with pytest.raises(TypeError, match=r"RateLimitAdapter cannot be pickled or copied, .* in each process"):
             copied(session)
+
+
+def test_a_client_of_httpx_on_another_event_loop_than_asyncios_is_told_at_its_first_call() -> None:
+    answers = httpx.MockTransport(lambda request: httpx.Response(200))
+    calling = of_httpx.AsyncRateLimitTransport("100/second", answers).handle_async_request(
+        httpx.Request("GET", "http://a/")
+    )
+    with pytest.raises(ConfigError, match="for asyncio, and no event loop of asyncio runs here"):
+        calling.send(None)  # as trio does

@@ -287,6 +287,19 @@ def test_all_waits_together_end_by_the_deadline() -> None:
     assert (result, client.since_s()) == (2, 2), "chance adds nothing beyond the deadline"
 
 
+def test_a_response_that_takes_until_the_deadline_to_read_is_not_retried() -> None:
+    class Slow(Server):
+        def keep(self, response: Any) -> Any:
+            self.clock.advance(6_000_000)
+            return super().keep(response)
+
+    client = Client(timeout=5)
+    server = Slow(client.clock, [429, 200])
+    call = client.calls.call(None, method="GET", origin=("http", "a", None), headers={}, again=lambda: True)
+    assert run(client.calls.steps(call), server, None) == "kept 1"
+    assert len(server.asked_us) == 1
+
+
 def test_an_error_is_raised_when_there_is_no_time_left() -> None:
     client = Client(timeout=0.15, retries=10, chance=1.0)
     error = Lost()

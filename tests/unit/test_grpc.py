@@ -29,6 +29,7 @@ from headgate.integrations.grpc.calls import address_of, metadata_of
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list
+from until import until
 
 COLOURS = ["threads", "asyncio", "asyncio, handlers of threads"]
 KINDS = ["Read", "List", "Save", "Talk"]
@@ -488,13 +489,24 @@ def test_a_refusal_can_be_another(colour: str) -> None:
 
 
 def test_a_call_may_stand_in_line_and_a_queue_spaces_calls(colour: str) -> None:
-    lines: dict[str, dict[str, Any]] = {"60/minute bucket": {"wait": 61.0, "cost": 60}, "1/minute queue 5": {}}
+    lines: dict[str, dict[str, Any]] = {"15/15s bucket": {"wait": 16.0, "cost": 15}, "1/15s queue 5": {}}
     for limits, options in lines.items():
         clock = ManualClock()
         before = clock.now_us()
         with serving(colour, limits=limits, clock=clock, **options) as (_, client):
             assert client.codes("Read", "List") == ["OK", "OK"]
-        assert clock.now_us() - before == 60_000_000
+        assert clock.now_us() - before == 15_000_000
+
+
+def test_a_call_whose_deadline_comes_before_its_turn_is_refused_and_takes_nothing(colour: str) -> None:
+    clock = ManualClock()
+    with serving(colour, limits="1/hour bucket", wait=3601.0, clock=clock) as (_, client):
+        before = clock.now_us()
+        assert client.codes("Read", "Read", "List") == ["OK", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
+        assert clock.now_us() == before
+        waiting: Any = client.channel.unary_unary("/shop.Shop/Read")
+        assert waiting(b"a") == b"read a"  # it waits as long as it has to
+        assert clock.now_us() - before == 3600_000_000
 
 
 def test_a_store_that_fails_never_looks_like_the_clients_fault(colour: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -654,6 +666,121 @@ def test_a_handler_that_answers_by_a_callback_is_judged() -> None:
         server.stop(None).wait(10)
     assert [answer.code.name for answer in answers] == ["OK", "RESOURCE_EXHAUSTED"]
     assert answers[0].messages == [b"serving"] and "ratelimit" in answers[0].last
+
+
+def test_a_call_for_a_thread_whose_client_leaves_is_judged_no_further() -> None:
+    begun, left = threading.Event(), threading.Event()
+
+    async def exempt(call: Any) -> bool:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+        return False
+
+    with serving("asyncio, handlers of threads", limits="1/minute", exempt=exempt) as (server, client):
+        call: Any = client.channel.unary_unary("/shop.Shop/Read").future(b"a")
+        assert begun.wait(10)
+        call.cancel()
+        assert left.wait(10)
+    assert not server.handlers.reached
+
+
+def test_calls_whose_clients_have_left_already_are_counted_for_nobody_else(colour: str) -> None:
+    """gRPC does not know the peer of some of them, as the load on the machine has it."""
+    addresses: set[str] = set()
+    options: dict[str, Any] = {"on_decision": lambda call, decision: addresses.add(call.client_ip)}
+    with serving(colour, limits="100000/minute", **options) as (_, client):
+        read: Any = client.channel.unary_unary("/shop.Shop/Read")
+        for _ in range(20):
+            for call in [read.future(b"a", timeout=0.001 * number) for number in range(20)]:
+                call.exception()
+        assert client.call("Read").code is StatusCode.OK
+    assert addresses == {"127.0.0.1"}
+
+
+def test_the_address_of_a_client_that_has_left_is_still_known() -> None:
+    """gRPC's own context ends the process where it is asked for the peer of a call that is over."""
+    addresses: list[str] = []
+    asked = threading.Event()
+
+    def counts(call: Any, response: Response) -> bool:
+        addresses.append(call.client_ip)
+        return True
+
+    def messages() -> Iterator[bytes]:
+        asked.wait(10)
+        yield b"late"
+
+    with serving("asyncio, handlers of threads", limits="5/minute", key=header("x-user"), counts=counts) as (
+        server,
+        client,
+    ):
+        call: Any = client.channel.stream_unary("/shop.Shop/Save").future(messages(), metadata=[("x-user", "ann")])
+        until(lambda: server.handlers.reached["Save"])
+        call.cancel()
+        asked.set()
+        until(lambda: addresses)
+    assert addresses == ["127.0.0.1"]
+
+
+def test_a_stream_that_is_answered_by_callbacks_is_in_flight_until_it_ends() -> None:
+    """As the Watch of grpcio-health-checking, whose handler returns at once."""
+    sends: list[Callable[[Any], None]] = []
+    told: list[Response] = []
+
+    def counts(call: Any, response: Response) -> bool:
+        told.append(response)
+        return True
+
+    def watch(message: bytes, context: Any, send: Callable[[Any], None]) -> None:
+        if message == b"fail":
+            raise ValueError("a fault of the handler")
+        sends.append(send)
+        send(b"serving")
+
+    behavior: Any = watch
+    behavior.experimental_non_blocking = True
+    handler: Any = grpc.unary_stream_rpc_method_handler(behavior)
+    generic = grpc.method_handlers_generic_handler("a.Health", {"Watch": handler})
+    interceptor = RateLimitInterceptor(
+        limits="1 concurrent; 100/minute",
+        clock=ManualClock(),
+        counts=counts,
+    )
+    server = grpc.server(ThreadPoolExecutor(4), handlers=[generic], interceptors=[interceptor])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            watching: Any = channel.unary_stream("/a.Health/Watch")
+            streams: list[Any] = []
+
+            def begins(message: bytes = b"") -> StatusCode | None:
+                streams.append(watching(message))
+                try:
+                    next(streams[-1])
+                except grpc.RpcError:
+                    code: StatusCode = streams[-1].code()
+                    return code
+                return None
+
+            assert begins() is None
+            assert begins() is StatusCode.RESOURCE_EXHAUSTED, "the first is in flight"
+            streams[0].cancel()
+            until(lambda: begins() is None)
+            sends[-1](None)
+            assert list(streams[-1]) == []
+            until(lambda: begins(b"fail") is StatusCode.UNKNOWN)
+            until(lambda: begins() is None)
+            streams[-1].cancel()
+            until(lambda: len(told) == 4)
+    finally:
+        server.stop(None).wait(10)
+    cancelled, unknown = StatusCode.CANCELLED.value[0], StatusCode.UNKNOWN.value[0]
+    assert [response.status for response in told] == [cancelled, 0, unknown, cancelled]
+    assert told[0].body_bytes == len(b"serving")
 
 
 @pytest.mark.parametrize("interceptor", [RateLimitInterceptor, AsyncRateLimitInterceptor])

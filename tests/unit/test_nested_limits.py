@@ -779,6 +779,14 @@ def test_a_cost_is_charged_where_it_is_told(arrange: Arrangement, place: str) ->
     assert left[other][:2] == [3, 2]
 
 
+@pytest.mark.parametrize("name", [name for name in ARRANGEMENTS if name.startswith("grpc_")])
+def test_a_call_that_the_inner_interceptor_refuses_takes_nothing_from_the_outer_one(name: str) -> None:
+    outer: list[bool] = []
+    observed = {"on_decision": lambda request, decision: outer.append(decision.allowed)}
+    assert passing(ARRANGEMENTS[name], 6, {"outer": observed, "inner": {"cost": 2}}) == [200] * 2 + [429] * 4
+    assert outer == [True] * 6
+
+
 @EVERYWHERE
 @PLACES
 def test_a_dry_run_takes_nothing_from_the_live_limit(arrange: Arrangement, place: str) -> None:

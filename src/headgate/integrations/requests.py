@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 from urllib.parse import urlsplit
+from weakref import ref
 
 from headgate.errors import MissingExtraError
 from headgate.http.client.calls import Fate, Sender, ServerResponse, run
@@ -121,14 +122,16 @@ class _Wire:
 
     def free_when_closed(self, response: requests.Response, held: HeldCall) -> None:
         raw: Any = response.raw
-        release = getattr(raw, "release_conn", None)
-        if release is None:
-            held.free()
+        if getattr(raw, "length_remaining", None) == 0 or not hasattr(raw, "release_conn"):
+            held.free()  # there is no body to read, or nothing that tells of its end
             return
+        this = ref(raw)  # which stays free of a cycle: a response that is dropped closes its connection at once
 
         def release_and_free() -> None:
+            own = this()
             try:
-                release()
+                if own is not None:
+                    type(own).release_conn(own)
             finally:
                 held.free()
 

@@ -207,6 +207,9 @@ class Sender:
             last = (yield ReadToEnd(outcome.response)) if isinstance(outcome, ServerResponse) else outcome
             if turn is not None:
                 yield Free(turn)
+            if clock.now_us() > deadline_us:  # the response took so long to read
+                destination.give_retry_back()
+                return _end(last)
             obeyed = reading.refused and reading.wait_us is not None
             tries += 1
 

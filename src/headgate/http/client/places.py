@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headgate.costs import Cost
-from headgate.drive import answered_in_any_case, begun, drive, drive_async
+from headgate.drive import answered_in_any_case, drive, drive_async
 from headgate.errors import StoreError
 from headgate.http.server.held import HeldRequest
 from headgate.limits import Limit
@@ -29,8 +29,8 @@ class HeldCall:
         return answered_in_any_case(self._free_async(actual)) if self._asynchronous else self._free(actual)
 
     def free_soon(self) -> None:
-        """`free` on the event loop that runs, after what is done now."""
-        begun(self._free_async(None))
+        """`free` on the event loop of the call, from any thread: what is dropped is settled there."""
+        self._held = None
 
     def _free(self, actual: Cost | None) -> None:
         held, self._held = self._held, None

@@ -14,6 +14,7 @@ from grpc import StatusCode
 
 from headgate.decision import Decision
 from headgate.http.refusal import PROBLEM_JSON
+from headgate.http.server.exchange import Exchange
 from headgate.http.server.options import Refusal, Response
 from headgate.policy.request import Request
 from headgate.waiting.departure import Departure
@@ -31,7 +32,7 @@ _OK, _CANCELLED, _UNKNOWN = 0, 1, 2
 class GrpcRequest(Request):
     """A call; its parts are read when they are first asked for."""
 
-    __slots__ = ("_read", "context", "message")
+    __slots__ = ("_peer", "_read", "context", "message")
 
     context: Any
     """The `grpc.ServicerContext`; its `auth_context()` has the names in the client's certificate."""
@@ -42,6 +43,7 @@ class GrpcRequest(Request):
     def __init__(self, method: str, endpoint: str, message: Any, context: Any) -> None:
         self.method, self.path, self.endpoint, self.host = "POST", method, endpoint, ""
         self.message, self.context = message, context
+        self._peer: str | None = None
         self._read: Request | None = None
         self._cookies = self._query = None
 
@@ -49,9 +51,14 @@ class GrpcRequest(Request):
         """What the client sent beside its message, as gRPC has it."""
         return self.context.invocation_metadata()
 
-    def peer(self) -> Any:
-        """Where the call comes from, as gRPC has it."""
-        return self.context.peer()
+    def peer(self) -> str:
+        """Where the call comes from, as gRPC has it; "" where its client left before this was first asked for.
+
+        Of grpc.aio's context it cannot be read once a call has ended.
+        """
+        if self._peer is None:
+            self._peer = str(self.context.peer())
+        return self._peer
 
     @property
     def time_remaining(self) -> float | None:
@@ -77,7 +84,7 @@ class GrpcRequest(Request):
     @property
     def client_ip(self) -> str:  # type: ignore[override]
         """The address of the peer; "" for a Unix socket."""
-        return address_of(self.context.peer())
+        return address_of(self.peer())
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
@@ -100,19 +107,29 @@ def address_of(peer: str) -> str:
 
 
 class CallContext:
-    """A handler's context, which adds the fields to what the handler says at the end, and sees how that is."""
+    """A handler's context, which adds fields to what the handler says at the end, and sees how that is.
 
-    def __init__(self, context: Any, fields: list[tuple[str, str]]) -> None:
+    Of several interceptors the outermost one's does so for all of them: their exchange is one.
+    """
+
+    def __init__(self, context: Any, exchange: Exchange) -> None:
         self._context = context
-        self._fields = metadata_of(fields)
+        self._fields: tuple[tuple[str, str], ...] = ()
         self._said: Metadata = ()
         self._code: int | None = None
         self._bytes = 0
-        if self._fields:
-            context.set_trailing_metadata(self._fields)
+        self.exchange = exchange
+        self.outermost: CallContext = outermost_of(context) or self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
+
+    def tell(self, fields: list[tuple[str, str]]) -> None:
+        """Add these fields, in place of those that were added before."""
+        told = self._fields
+        self._fields = metadata_of(fields)
+        if told or self._fields:
+            self.set_trailing_metadata(self._said)
 
     def set_trailing_metadata(self, trailing_metadata: Any) -> None:
         self._said = tuple(trailing_metadata) if trailing_metadata else ()
@@ -152,6 +169,12 @@ class CallContext:
 
 
 cast(Any, grpc.ServicerContext).register(CallContext)  # so that isinstance() of a context holds
+
+
+def outermost_of(context: Any) -> CallContext | None:
+    """The context of the outermost interceptor that let the call pass; None where there is none yet."""
+    outermost = getattr(context, "outermost", None)
+    return outermost if isinstance(outermost, CallContext) else None
 
 
 def refuse(context: Any, refusal: Refusal, decision: Decision | None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, NamedTuple, Unpack, cast
@@ -18,7 +18,7 @@ from headgate.http.server.enforcer import Enforcer, PlaceOf
 from headgate.http.server.exchange import Exchange, Judgement
 from headgate.http.server.options import AnyPolicy, Options, Response, RouteOptions
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
-from headgate.integrations.grpc.calls import CallContext, GrpcRequest, refuse
+from headgate.integrations.grpc.calls import CallContext, GrpcRequest, outermost_of, refuse
 from headgate.policy.gate import AsyncGate, Gate
 
 Methods = Mapping[str, LimitsOfRoute | None]
@@ -70,8 +70,14 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
         behavior = _behavior(handler)
 
         def passing(message: Any, context: Any) -> Any:
-            exchange, request = Exchange(), GrpcRequest(method, endpoint, message, context)
-            return _passing(context, partial(exchange.judge, enforcer, request, None, counted_as), exchange.end)
+            exchange, request = _exchange_of(context), GrpcRequest(method, endpoint, message, context)
+
+            def judge() -> Judgement:
+                if not request.peer():
+                    context.abort(StatusCode.CANCELLED, "the client is gone")  # raises; nobody is told
+                return exchange.judge(enforcer, request, None, counted_as)
+
+            return _passing(context, exchange, judge, exchange.end)
 
         return _replaced(handler, _sync(behavior, passing, streams=handler.response_streaming), judged)
 
@@ -102,9 +108,9 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
         handler, endpoint, judged, enforcer, counted_as = limited
         behavior, streams = _behavior(handler), handler.response_streaming
 
-        def judging(message: Any, context: Any) -> tuple[Exchange, Coroutine[Any, Any, Judgement]]:
-            exchange, request = Exchange(), GrpcRequest(method, endpoint, message, context)
-            return exchange, exchange.judge_async(enforcer, request, None, counted_as)
+        def judging(message: Any, context: Any) -> tuple[Exchange, Coroutine[Any, Any, Judgement], GrpcRequest]:
+            exchange, request = _exchange_of(context), GrpcRequest(method, endpoint, message, context)
+            return exchange, exchange.judge_async(enforcer, request, None, counted_as), request
 
         def passing(message: Any, context: Any) -> Any:
             return _passing_async(context, *judging(message, context))
@@ -114,20 +120,21 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
         if isasyncgenfunction(behavior):
             return _replaced(handler, _async_generator(behavior, passing), judged)
         # A handler of a thread: its limits are asked on the event loop.
-        loop = asyncio.get_running_loop()
+        loop, called = asyncio.get_running_loop(), asyncio.current_task()
 
         def passing_in_thread(message: Any, context: Any) -> Any:
-            exchange, judgement = judging(message, context)
+            exchange, judgement, request = judging(message, context)
 
             def judge() -> Judgement:
-                return asyncio.run_coroutine_threadsafe(judgement, loop).result()
+                judging = _while_called(called, judgement, request)
+                return asyncio.run_coroutine_threadsafe(judging, loop).result()
 
             def end(response: Response) -> None:
                 # Nothing waits for it: a generator that is dropped may end anywhere, on the event loop too.
                 if exchange.settles and not loop.is_closed():
                     asyncio.run_coroutine_threadsafe(exchange.end_async(response), loop)
 
-            return _passing(context, judge, end)
+            return _passing(context, exchange, judge, end, partial(_is_leaving, called))
 
         return _replaced(handler, _sync(behavior, passing_in_thread, streams=streams), judged)
 
@@ -194,17 +201,60 @@ class _Enforcers:
         await self._owner.aclose()
 
 
+def _exchange_of(context: Any) -> Exchange:
+    """The exchange of a call, which is one for all interceptors that it comes to."""
+    outermost = outermost_of(context)
+    return Exchange() if outermost is None else outermost.exchange
+
+
+def _is_leaving(called: asyncio.Task[Any] | None) -> bool:
+    """Whether the task of a call is at its end, or about to be, since its client is gone."""
+    return called is None or called.done() or called.cancelling() > 0
+
+
+async def _while_called(
+    called: asyncio.Task[Any] | None, judging: Coroutine[Any, Any, Judgement], request: GrpcRequest
+) -> Judgement:
+    """What is judged of the call of a task; cancelled where that ends first, since its client is gone.
+
+    From then on grpc.aio's context has no call any more: to ask it for the peer, or to abort, ends the process.
+    """
+    own = asyncio.current_task()
+    if called is None or own is None or called.done() or not request.peer():
+        judging.close()
+        raise asyncio.CancelledError
+
+    def leave(_: object) -> None:
+        own.cancel()
+
+    called.add_done_callback(leave)
+    try:
+        return await judging
+    finally:
+        called.remove_done_callback(leave)
+
+
 @contextmanager
 def _passing(
-    context: Any, judge: Callable[[], Judgement], end: Callable[[Response], None]
+    context: Any,
+    exchange: Exchange,
+    judge: Callable[[], Judgement],
+    end: Callable[[Response], None],
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[CallContext | None]:
     """Around a handler that runs in this thread; None for a call that is refused."""
     judgement = judge()
+    own = CallContext(context, exchange)
     if judgement.refusal is not None:
-        refuse(context, judgement.refusal, judgement.decision)  # raises, but not in a thread of an older grpc.aio
+        own.outermost.tell([])
+        if not is_over():
+            refuse(context, judgement.refusal, judgement.decision)  # raises, but not in a thread of an older grpc.aio
         yield None
         return
-    own = CallContext(context, judgement.verdict.fields)
+    own.outermost.tell(exchange.fields_of_passed())
+    if own.outermost is not own:  # which ends the exchange
+        yield own
+        return
     failure: BaseException | None = None
     try:
         yield own
@@ -217,13 +267,21 @@ def _passing(
 
 @asynccontextmanager
 async def _passing_async(
-    context: Any, exchange: Exchange, judging: Coroutine[Any, Any, Judgement]
+    context: Any, exchange: Exchange, judging: Coroutine[Any, Any, Judgement], request: GrpcRequest
 ) -> AsyncIterator[CallContext]:
     """Around a handler that runs on the event loop."""
+    if not request.peer():
+        judging.close()
+        raise asyncio.CancelledError  # as it is about to be
     judgement = await judging
+    own = CallContext(context, exchange)
     if judgement.refusal is not None:
+        own.outermost.tell([])
         await refuse(context, judgement.refusal, judgement.decision)
-    own = CallContext(context, judgement.verdict.fields)
+    own.outermost.tell(exchange.fields_of_passed())
+    if own.outermost is not own:  # which ends the exchange
+        yield own
+        return
     failure: BaseException | None = None
     try:
         yield own
@@ -245,9 +303,27 @@ def _sync(behavior: Callable[..., Any], passing: Callable[..., Any], *, streams:
         with passing(message, context) as own:
             yield from () if own is None else map(own.saw, behavior(message, own))
 
-    def judged_callback(message: Any, context: Any, send: Callable[[Any], None]) -> Any:
-        with passing(message, context) as own:
-            return behavior(message, own, send)
+    def judged_callback(message: Any, context: Any, send: Callable[[Any], None]) -> None:
+        is_whole = False
+        with ExitStack() as stack:
+            own = stack.enter_context(passing(message, context))
+            if own is None:
+                return
+
+            def sending(answer: Any) -> None:
+                nonlocal is_whole
+                is_whole = answer is None
+                send(answer if is_whole else own.saw(answer))
+
+            behavior(message, own, sending)
+            flight = stack.pop_all()
+
+        def end() -> None:
+            left = None if is_whole else GeneratorExit()
+            flight.__exit__(None if left is None else GeneratorExit, left, None)
+
+        if context.add_callback(end) is False:  # gRPC calls it when all is sent, or the client is gone
+            end()
 
     callback = getattr(behavior, "experimental_non_blocking", False)
     whole: Any = judged_callback if callback else judged_stream if streams else judged
