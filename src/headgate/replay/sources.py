@@ -82,6 +82,7 @@ class Log:
             chunks = self._chunks(raw, progress)
             try:
                 first = self._first(chunks)
+                second = b"" if len(first) >= CHUNK or b"\n" in first else next(chunks, b"")  # of a line cut off, none
             except Damaged as error:
                 tally.damaged.append(Unread(self.name, 1, str(error), ""))
                 return
@@ -93,7 +94,7 @@ class Log:
                     f"{self.name}: the format is not recognized; say which with --format"
                     + (" (the log is taken for UTF-8 text, and holds NUL bytes)" if b"\0" in first[:4096] else "")
                 )
-            blocks = self._blocks(chain([first], chunks), tally)
+            blocks = self._blocks(chain([first, second], chunks), tally)
             if kind in ("csv", "tsv"):
                 rows = self._rows(reading, blocks, kind, first, tally)
                 while block := list(islice(rows, _ROWS)):
