@@ -333,8 +333,14 @@ def test_lines_of_any_bytes_are_counted_not_fatal(data: bytes, tmp_path_factory:
     entries, tally = read_all(log, format="common")
     assert entries[-1][1] == "1.2.3.4"
     assert len(entries) + tally.count <= data.count(b"\n") + 3
-    for format in ("json", "csv", "tsv"):
-        log.write_bytes(b"time,ip\n" + data if format == "csv" else b"time\tip\n" + data)
+    heads: dict[Format, bytes] = {
+        "json": b"\n",
+        "csv": b"time,ip\n",
+        "tsv": b"time\tip\n",
+        "w3c": b"#Fields: time c-ip\n",
+    }
+    for format, head in heads.items():
+        log.write_bytes(head + data)
         read_all(log, format=format)
 
 
