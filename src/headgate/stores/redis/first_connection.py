@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
+from headgate.stores.redis.errors import NO_CONNECTION
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.url import Place
 
@@ -87,7 +88,7 @@ class FirstAttempt:
         in_time = attempt.done.wait(attempt.left_s())
         self.over_in = os.getpid()
         if not in_time:
-            attempt.error = attempt.error or exceptions.TimeoutError()
+            attempt.error = attempt.error or exceptions.TimeoutError(NO_CONNECTION)
         if attempt.error is not None:
             raise attempt.error
         return attempt

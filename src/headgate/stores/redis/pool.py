@@ -20,6 +20,7 @@ from hiredis import pack_command
 from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
+from headgate.stores.redis.errors import NO_CONNECTION
 
 Command = tuple[Any, ...]
 
@@ -148,7 +149,7 @@ class ConnectionPool:
                 raise waiter.error
             connection = waiter.connection
             if connection is None:
-                raise exceptions.TimeoutError
+                raise exceptions.TimeoutError(NO_CONNECTION)
             if not _is_quiet(connection):
                 connection.disconnect()
             elif _left_s(until_us) > 0:
