@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import stat
 import struct
 import subprocess
@@ -341,10 +342,19 @@ def test_a_symbolic_link_is_refused(path: Path) -> None:
         SharedStore(link)
 
 
-def test_without_the_native_core_the_store_names_the_way_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("why", "way_out"),
+    [
+        ("HEADGATE_CORE=python", "take HEADGATE_CORE out of the environment; or run one"),
+        ("the native core cannot be loaded (no module)", "install a wheel, or install from source"),
+    ],
+)
+def test_without_the_native_core_the_store_names_the_way_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch, why: str, way_out: str
+) -> None:
     monkeypatch.setattr(core, "native", None)
-    monkeypatch.setattr(core, "why_not_native", "HEADGATE_CORE=python")
-    with pytest.raises(ConfigError, match=r"needs the native core, which is not here \(HEADGATE_CORE=python\)"):
+    monkeypatch.setattr(core, "why_not_native", why)
+    with pytest.raises(ConfigError, match=re.escape(f"needs the native core, which is not here ({why}): {way_out}")):
         SharedStore(path)
 
 
