@@ -148,6 +148,11 @@ def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.Monke
     path.chmod(0o660)
     with pytest.raises(ConfigError, match="is shared with group 12345, and this process is in "):
         SharedStore(path, mode=0o660)  # a group that anybody may have made up
+    path.chmod(0o666)
+    SharedStore(path, mode=0o666)  # it was asked for, from every user of the host
+    path.chmod(0o660)
+    with pytest.raises(ConfigError, match="is shared with group 12345, and this process is in "):
+        SharedStore(path, mode=0o666)
     os.chown(path, 12345, os.getegid())
     SharedStore(path, mode=0o660)  # it was asked for
     SharedStore.existing(path, mode=0o660)
