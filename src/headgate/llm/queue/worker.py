@@ -17,7 +17,7 @@ from headgate.errors import ArgumentError, ConfigError, ConflictingId, HeadgateE
 from headgate.llm.dialects.paths import DIALECTS
 from headgate.llm.inputs import count_input
 from headgate.llm.queue.asking import AskedGate, HeldCall, ScopeOf, never_reason, scopes_by_rules
-from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, settle
+from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, give_back, settle
 from headgate.llm.queue.backlog import Backlog, Nothing, Taken
 from headgate.llm.queue.news import heard
 from headgate.llm.queue.pace import Pace
@@ -230,13 +230,14 @@ class LlmWorker:
         await self._park(taken, retry_after_us, scope, refused=True)
 
     async def _start(self, taken: Taken, call: HeldCall) -> None:
-        scopes = {self._scope_of(limit, taken.caller, taken.model) for limit in call.decision.definitions} - {""}
+        own = {self._scope_of(limit, taken.caller, taken.model) for limit in call.decision.definitions} - {""}
+        scopes = tuple(sorted(own))
         for claim in taken.claims:
             if claim.scope in scopes and claim.score < taken.score:  # another has waited for this, and is before it
                 if await self._park(taken, claim.after_us, claim.scope, burnt=True):
-                    await call.cancel()
+                    await give_back(self._setting, scopes, call.cancel)
                 return
-        attempt = Attempt(self._setting, taken, call, tuple(sorted(scopes)))
+        attempt = Attempt(self._setting, taken, call, scopes)
         task = asyncio.ensure_future(attempt.run())
         self._attempts[taken.id] = (attempt, task)
         task.add_done_callback(lambda _: self._ended(taken.id, attempt))
