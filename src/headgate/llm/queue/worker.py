@@ -175,7 +175,7 @@ class LlmWorker:
         if taken.state == "done" and not call:  # its hold is forgotten
             await self._backlog.release(self.name, taken)
         elif taken.state == "done":
-            await settle(self._setting, taken, call, json.loads(taken.answer))
+            await settle(self._setting, taken, call, json.loads(taken.answer), self._scopes(taken, call))
         elif call:
             await self._start(taken, call)
         else:
@@ -229,9 +229,13 @@ class LlmWorker:
         scope = "" if binding is None else self._scope_of(binding.definition, taken.caller, taken.model)
         await self._park(taken, retry_after_us, scope, refused=True)
 
+    def _scopes(self, taken: Taken, call: HeldCall) -> tuple[str, ...]:
+        """What the limits of a job count."""
+        scopes = {self._scope_of(limit, taken.caller, taken.model) for limit in call.decision.definitions}
+        return tuple(sorted(scopes - {""}))
+
     async def _start(self, taken: Taken, call: HeldCall) -> None:
-        own = {self._scope_of(limit, taken.caller, taken.model) for limit in call.decision.definitions} - {""}
-        scopes = tuple(sorted(own))
+        scopes = self._scopes(taken, call)
         for claim in taken.claims:
             if claim.scope in scopes and claim.score < taken.score:  # another has waited for this, and is before it
                 if await self._park(taken, claim.after_us, claim.scope, burnt=True):
