@@ -14,6 +14,9 @@ from types import ModuleType
 from headgate.errors import ConfigError
 
 CHOICES = ("native", "python")
+SWITCHED_OFF = "HEADGATE_CORE=python"
+"""Why the native core is not used where it was not to be."""
+
 _COMMAND = "headgate"
 
 
@@ -22,7 +25,7 @@ def _load(choice: str) -> tuple[ModuleType | None, str]:
     if choice not in ("", *CHOICES):
         raise ConfigError(f'HEADGATE_CORE is "native" or "python", not {choice!r}')
     if choice == "python":
-        return None, "HEADGATE_CORE=python"
+        return None, SWITCHED_OFF
     try:
         return importlib.import_module("headgate._native"), ""
     except ImportError as error:

@@ -1,7 +1,8 @@
 """Leases that are extended while the work goes on: one thread for all of them, and one task on each event loop.
 
 A lease is extended at a third of it. Where that is refused, as it is for a limit in debt, or the store does not
-answer, it is tried again soon; a hold that is settled, lapsed or unknown is left alone from then on.
+answer, it is tried again soon; a hold that is settled, lapsed or unknown is left alone from then on. What nothing
+refers to any more need not wait for its turn: see `hasten`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 from contextvars import Context
 from heapq import heapify, heappop, heappush
 from itertools import count
+from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -65,6 +67,10 @@ class _Beats:
         """The one that is due, after `wait_s` said so."""
         return heappop(self._queue)[2]
 
+    def runs(self, reservation: Any) -> bool:
+        """Whether it was added, and not removed since."""
+        return id(reservation) in self._running
+
     def extended(self, reservation: Any, outcome: str) -> None:
         """What came of an extension: when the next is due, if it was not stopped meanwhile."""
         if id(reservation) not in self._running:
@@ -83,19 +89,25 @@ class _Thread:
 
     def __init__(self) -> None:
         self._beats = _Beats()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._woken: SimpleQueue[Any] = SimpleQueue()
+        """What wakes the thread: None where another is the next, else what is hastened."""
         self._running = False
 
     def start(self, reservation: Any) -> None:
-        with self._changed:
+        with self._lock:
             is_next = self._beats.add(reservation)
             if not self._running:
                 self._running = self._begins()
             elif is_next:
-                self._changed.notify()
+                self._woken.put(None)
+
+    def hasten(self, reservation: Any) -> None:
+        # No lock: the garbage collector may call this in the thread that has it. `put` is made for that.
+        self._woken.put(reservation)
 
     def stop(self, reservation: Any) -> None:
-        with self._changed:
+        with self._lock:
             self._beats.remove(reservation)
 
     def _begins(self) -> bool:
@@ -109,21 +121,30 @@ class _Thread:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 wait_s = self._beats.wait_s()
                 if wait_s is None:
                     self._running = False
                     return
-                if wait_s:
-                    self._changed.wait(wait_s)
-                    continue
-                reservation = self._beats.pop()
+                reservation = None if wait_s else self._beats.pop()
+            if reservation is None:
+                reservation = self._wait(wait_s)
+                with self._lock:
+                    if reservation is None or not self._beats.runs(reservation):
+                        continue
             try:
                 outcome = reservation.extend().outcome
             except Exception as error:  # whatever it is, the leases of others go on
                 outcome = _failed(error)
-            with self._changed:
+            with self._lock:
                 self._beats.extended(reservation, outcome)
+
+    def _wait(self, wait_s: float) -> Any:
+        """What is hastened before that time is over; None where nothing is, or another is the next."""
+        try:
+            return self._woken.get(timeout=wait_s)
+        except Empty:
+            return None
 
 
 class _Task:
@@ -194,6 +215,14 @@ def start(reservation: Any) -> None:
 def stop(reservation: Any) -> None:
     """Extend it no more."""
     _threads[0].stop(reservation)
+
+
+def hasten(reservation: Any) -> None:
+    """Extend it as soon as possible, if it was started in this process and not stopped.
+
+    It may be called anywhere, by a destructor too.
+    """
+    _threads[0].hasten(reservation)
 
 
 def start_async(reservation: Any) -> None:

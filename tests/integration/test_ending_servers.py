@@ -66,6 +66,58 @@ def test_a_request_that_is_cancelled_when_the_store_is_closed_is_freed(server: S
     asyncio.run(test())
 
 
+def test_a_request_that_is_cancelled_is_freed_before_the_lifespan_ends_where_nothing_closes_the_store(
+    server: Server,
+) -> None:
+    scope = {"type": "http", "method": "GET", "headers": [], "query_string": b"", "client": ("203.0.113.9", 1)}
+
+    async def statuses(path: str, *, cancels: bool) -> list[Any]:
+        limits = for_starlette.RateLimits(store=store_of(server, "lifespan"), scope="all")
+        told: list[Any] = []
+        entered = asyncio.Event()
+        asked: asyncio.Queue[Any] = asyncio.Queue()
+        asked.put_nowait({"type": "lifespan.startup"})
+
+        async def send(message: Any) -> None:
+            told.append(message.get("status"))
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        async def ignore(message: Any) -> None:
+            pass
+
+        @limits(LIMITS)
+        async def wait(request: Request) -> Response:
+            entered.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(5):  # it takes a moment to clean up
+                    await asyncio.sleep(0)
+            return PlainTextResponse("never")
+
+        @limits(LIMITS)
+        async def read(request: Request) -> Response:
+            return PlainTextResponse("read")
+
+        app = Starlette(routes=[Route("/wait", wait), Route("/", read)])
+        app.add_middleware(for_starlette.RateLimitHeaders)
+        living = asyncio.create_task(app({"type": "lifespan"}, asked.get, ignore))
+        serving = asyncio.create_task(app({**scope, "path": path}, receive, send))
+        if cancels:
+            await entered.wait()
+            serving.cancel()
+        else:
+            await serving
+        asked.put_nowait({"type": "lifespan.shutdown"})
+        await living
+        return told
+
+    assert asyncio.run(statuses("/wait", cancels=True)) == []
+    assert asyncio.run(statuses("/", cancels=False))[:1] == [200]
+
+
 @pytest.mark.parametrize("cut_off", [False, True])
 def test_a_request_of_aiohttp_that_ends_as_its_server_stops_is_freed(server: Server, cut_off: bool) -> None:
     prefix = f"stopped{cut_off}"

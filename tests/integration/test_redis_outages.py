@@ -414,3 +414,12 @@ def test_the_return_of_a_server_is_no_stampede(server: Server) -> None:
     print({"ramp_s": round(2 * half_s, 2), "share that asked the server": shares})
     assert breaker.opened == opened, "it never came back without another outage"
     assert shares[0] < 0.5 and shares[0] < shares[1]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_call_that_finds_no_connection_in_time_says_that_nothing_was_charged(server: Server, colour: str) -> None:
+    tls = server.url.replace("redis:", "rediss:")  # which the server takes for a command that is not whole yet
+    with Asker(colour, "9/week", RedisStore(f"{tls}?timeout=100ms")) as asker:
+        for _ in range(2):  # the first connection has a deadline of its own
+            with pytest.raises(StoreTimeout, match="no answer in time to a connection over TLS; nothing was charged"):
+                asker.hit("key")

@@ -578,6 +578,31 @@ def test_what_one_limit_refuses_is_charged_in_none() -> None:
 # Many at once.
 
 
+def test_what_an_application_asks_itself_gives_nothing_back_of_its_own_request() -> None:
+    limits, clock = RateLimits(clock=ManualClock()), ManualClock()
+
+    @limits("1/minute")
+    async def inner(request: web.Request) -> web.Response:
+        return web.Response()
+
+    @limits("5/minute")
+    async def batch(request: web.Request) -> web.Response:
+        app = request.app
+        asked = [await app._handle(request.clone(rel_url="/inner")) for _ in range(2)]
+        return web.json_response([answer.status for answer in asked])
+
+    @web.middleware
+    async def cloning(request: web.Request, handler: Any) -> Any:
+        return await handler(request.clone())
+
+    app = web.Application(middlewares=[middleware(limits="3/minute", clock=clock), cloning])
+    app.add_routes([web.get("/inner", inner), web.get("/batch", batch)])
+    setup(app, rate_limits=limits)
+    first, *later = asking(app, *[{"path": "/batch"}] * 3)
+    assert first.body == b"[200, 429]"
+    assert [answer.status for answer in later] == [200, 429], "two of the first batch, and then each batch alone"
+
+
 def test_exactly_the_limit_passes_when_more_is_asked_at_once() -> None:
     async def run() -> Counter[int]:
         async with serving(limited(limits="20/minute")) as ask:

@@ -58,6 +58,24 @@ def test_a_lease_that_cannot_be_extended_is_tried_again_and_stops_no_other(error
         heartbeat.stop(sound)
 
 
+def test_a_lease_that_is_hastened_is_extended_before_its_turn() -> None:
+    hour_us = 3_600_000_000
+    lease, other, stopped = (Lease(lambda: "extended", hour_us) for _ in range(3))
+    for each in (lease, other, stopped):
+        heartbeat.start(each)
+    heartbeat.stop(stopped)
+    try:
+        heartbeat.hasten(stopped)
+        heartbeat.hasten(lease)
+        assert extended_so_often(lease, 1)
+        heartbeat.hasten(lease)
+        assert extended_so_often(lease, 2)
+    finally:
+        heartbeat.stop(lease)
+        heartbeat.stop(other)
+    assert (other.extensions, stopped.extensions) == (0, 0)
+
+
 def test_a_lease_that_is_stopped_while_it_is_extended_is_extended_no_more() -> None:
     asked, stopped = threading.Event(), threading.Event()
 

@@ -629,14 +629,26 @@ class InAThread:
         return self._get_response(request)
 
 
+def _streamed(content: str) -> Any:
+    return StreamingHttpResponse(iter([content]))
+
+
+def _streamed_async(content: str) -> Any:
+    async def parts() -> AsyncIterator[str]:
+        yield content
+
+    return StreamingHttpResponse(parts())
+
+
+@pytest.mark.parametrize("made", [HttpResponse, _streamed, _streamed_async], ids=["whole", "stream", "async stream"])
 @pytest.mark.parametrize("kind", ["site", "views"])
-def test_what_a_thread_of_django_answers_to_a_client_that_is_gone_is_dropped_at_once(kind: str) -> None:
+def test_what_a_thread_of_django_answers_to_a_client_that_is_gone_is_dropped_at_once(kind: str, made: Any) -> None:
     inside, never = threading.Event(), threading.Event()
 
     def slow(request: Any) -> Any:
         inside.set()
         never.wait(0.3)  # as long as it takes to cancel it: the loop itself waits for this thread then
-        return HttpResponse("slow")
+        return made("slow")
 
     async def test(house: House) -> None:
         limited = django.rate_limit("1 concurrent", lease=3600)(slow) if kind == "views" else slow

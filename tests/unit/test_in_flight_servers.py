@@ -38,6 +38,7 @@ from headgate.integrations import flask as limited_flask
 from headgate.integrations.django import rate_limit
 from headgate.integrations.drf import RateLimitThrottle
 from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
+from until import until
 
 MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
 LIMITS = "1 concurrent; 1000/minute"
@@ -284,6 +285,30 @@ def test_a_request_of_flask_is_freed_where_a_function_after_it_fails(*, failures
     left[0] = 0
     assert Asked(app).end() == 200
     assert told == [200, 500, 200]
+
+
+@pytest.mark.parametrize("where", ["teardown_request", "teardown_appcontext"])
+def test_a_request_of_flask_is_freed_where_a_function_that_tears_it_down_fails(where: str) -> None:
+    app = flask.Flask("shop", static_folder=None)
+    passed: list[str] = []
+
+    @app.get("/")
+    @limited_flask.rate_limit("1 concurrent", lease=3600)
+    def well() -> str:
+        passed.append("well")
+        return "well"
+
+    def fail(error: BaseException | None) -> None:
+        raise KeyError("the session is not closed")
+
+    def ask() -> int:
+        with pytest.raises(KeyError):
+            Asked(app)
+        return len(passed)
+
+    getattr(app, where)(fail)
+    assert ask() == 1
+    until(lambda: ask() == 2)
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["a new one each time", "always the same one"])

@@ -278,10 +278,18 @@ def test_what_is_exempt_is_not_limited() -> None:
         async def above(self) -> str:
             return "above"
 
+    @exempt
+    class Whole(Controller):
+        path = "/whole"
+
+        @get("/")
+        async def one(self) -> str:
+            return "one"
+
     health = Router("/health", route_handlers=[read], opt=dict(EXEMPT))
     plugin = RateLimitPlugin(limits="1/minute", rate_limits=limits)
-    app = application(marked, told, above, Inside, health, plugins=[plugin], middleware=[limits("1/minute")])
-    for path in ("/marked", "/told", "/above", "/inside", "/health"):
+    app = application(marked, told, above, Inside, Whole, health, plugins=[plugin], middleware=[limits("1/minute")])
+    for path in ("/marked", "/told", "/above", "/inside", "/whole", "/health"):
         assert statuses(app, *[{"path": path}] * 3) == [200] * 3
 
 

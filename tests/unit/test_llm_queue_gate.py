@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from headgate.clock import SYSTEM_CLOCK
 from headgate.llm import AsyncLlmGate
 from headgate.llm.entry import Caller
-from headgate.llm.queue import AsyncLlmQueue, Pace, ProviderError, QueuedCall
+from headgate.llm.queue import AsyncLlmQueue, Fairness, Pace, ProviderError, QueuedCall, UnknownJob
 from headgate.llm.queue.asking import scopes_by_rules
+from headgate.llm.queue.backlog import Claim, Finished, Nothing, Taken
+from headgate.llm.queue.memory import MemoryBacklog
 from headgate.llm.queue.worker import INLINE_BYTES
 from headgate.testing import ManualClock
 from llm_gates import answer_of
@@ -97,6 +101,83 @@ def test_a_place_that_is_freed_as_a_job_waits_to_be_tried_again_starts_the_next_
             assert (await queue.cancel(first.id)).state == "cancelled"
 
     run(main())
+
+
+def test_a_place_that_a_job_leaves_to_one_before_it_starts_that_at_once() -> None:
+    async def main() -> None:
+        gate = gate_of({"name": "all", "by": [], "limits": "1 concurrent"})
+        queue = AsyncLlmQueue(gate)
+
+        class Meanwhile(MemoryBacklog):
+            """A backlog in which another worker asks for the first job while the later one has the only place."""
+
+            async def take(self, worker: str) -> Taken | Nothing:
+                taken = await super().take(worker)
+                if isinstance(taken, Taken) and taken.id == "late" and "first" not in self._jobs:
+                    return taken._replace(claims=(Claim(scope, taken.score - 1, 3_600_000_000),))
+                return taken
+
+            async def park(self, worker: str, taken: Taken, *told: Any, **options: Any) -> bool:
+                parked = await super().park(worker, taken, *told, **options)
+                if "first" not in self._jobs:
+                    await another_asks_in_vain(queue, gate, scope)
+                return parked
+
+        asked = await gate.reserve("own", input_tokens=0, max_tokens=0)
+        scope = scopes_by_rules(gate)(asked.decision.definitions[0], Caller(), "own")
+        await asked.cancel()
+        queue.backlog = Meanwhile(queue.backlog.bounds, Fairness(), SYSTEM_CLOCK)
+        await queue.submit(body(), user="ben", id="late")
+        async with queue.worker(provider):
+            await until_submitted(queue, "first")
+            assert [(await queue.result(id, 20)).state for id in ("first", "late")] == ["done", "done"]
+
+    run(main())
+
+
+def test_a_place_that_another_worker_asks_for_before_it_is_settled_starts_the_next_job_at_once() -> None:
+    async def main() -> None:
+        gate = gate_of({"name": "all", "by": [], "limits": "1 concurrent"})
+        queue = AsyncLlmQueue(gate)
+
+        class Meanwhile(MemoryBacklog):
+            """A backlog in which another worker asks for the next job while the hold of one that is done is open."""
+
+            async def finish(self, worker: str, taken: Taken, *told: Any, **options: Any) -> Finished:
+                finished = await super().finish(worker, taken, *told, **options)
+                if taken.id == "done":
+                    await another_asks_in_vain(queue, gate, scope)
+                return finished
+
+        asked = await gate.reserve("own", input_tokens=0, max_tokens=0)
+        scope = scopes_by_rules(gate)(asked.decision.definitions[0], Caller(), "own")
+        await asked.cancel()
+        queue.backlog = Meanwhile(queue.backlog.bounds, Fairness(), SYSTEM_CLOCK)
+        await queue.submit(body(), user="ben", id="done")
+        async with queue.worker(provider):
+            await until_submitted(queue, "first")
+            assert (await queue.result("first", 20)).state == "done"
+
+    run(main())
+
+
+async def another_asks_in_vain(queue: AsyncLlmQueue, gate: AsyncLlmGate, scope: str) -> None:
+    """Submit the job "first", which another worker takes, and puts back until the lease of the only place ends."""
+    await queue.submit(body(), user="ann", id="first")
+    first = await queue.backlog.take("another")
+    assert isinstance(first, Taken) and first.id == "first"
+    refused = await gate.reserve(**first.caller._asdict(), model="own", body=body())
+    after_us = refused.decision.retry_after_us
+    assert after_us is not None and after_us > 30_000_000
+    await queue.backlog.park("another", first, after_us, scope, refused=True, burnt=False, failed=False)
+
+
+async def until_submitted(queue: AsyncLlmQueue, id: str) -> None:
+    while True:
+        with suppress(UnknownJob):
+            await queue.get(id)
+            return
+        await asyncio.sleep(0)
 
 
 async def until_it_waits_for_the_place(queue: AsyncLlmQueue, id: str) -> None:

@@ -103,6 +103,23 @@ COMMON_LINES: list[tuple[str, Entry]] = [
         'example.com:443 1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5',
         (TIME_US, "1.2.3.4", "GET", "/a", "example.com", {}, 1),
     ),
+    (
+        'example.com 1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5',
+        (TIME_US, "1.2.3.4", "GET", "/a", "example.com", {}, 1),
+    ),
+    (
+        'example.com 2001:db8::1 - ann [17/May/2015:10:05:03 +0000] "GET /"a" HTTP/1.1" 200 5',
+        (TIME_US, "2001:db8::1", "GET", '/"a"', "example.com", {}, 1),
+    ),
+    ('- ::1 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5', (TIME_US, "::1", "GET", "/a", "", {}, 1)),
+    (
+        '1.2.3.4 10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5',
+        (TIME_US, "1.2.3.4", "GET", "/a", "", {}, 1),
+    ),
+    (
+        'example.com - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5',
+        (TIME_US, "example.com", "GET", "/a", "", {}, 1),
+    ),
     ('1.2.3.4 US - [2015-05-17 10:05:03.000000] "-" 408 - "-" "-" x', (TIME_US, "1.2.3.4", "", "", "", {}, 1)),
     ('1.2.3.4 - - [17/May/2015:10:05:03 +0000] "quit" 400 5', (TIME_US, "1.2.3.4", "QUIT", "", "", {}, 1)),
     ('1.2.3.4 - - [17/May/2015:10:05:03 +0000] "" 400 5', (TIME_US, "1.2.3.4", "", "", "", {}, 1)),
@@ -154,8 +171,9 @@ def test_fields_of_a_line_can_stand_for_headers() -> None:
 
 
 CLIENTS = st.sampled_from(
-    ["1.2.3.4", "::1", "h:80", "h:80 1.2.3.4", "a.example.com", "é", "a\tb", "", "a b", '"', "[", "1.2.3.4\xa0"]
-)
+    ["1.2.3.4", "::1", "h:80", "h:80 1.2.3.4", "h 1.2.3.4", "h ::1", "1.2.3.4 h.", "a.example.com", "é", "a\tb", "",
+     "a b", '"', "[", "1.2.3.4\xa0"]
+)  # fmt: skip
 REQUESTS = st.sampled_from(
     ["GET /a HTTP/1.1", "GET  /a HTTP/1.1", "GET /é HTTP/1.1", "-", "get /a HTTP/1.1", "GET a HTTP/1.1", "GET /a",
      "GET /a HTTP/1.1.1", 'GET /" HTTP/1.1', "GET /a\\ HTTP/1.1", "X" * 33 + " / HTTP/1.1", "GET / HTTP/"]
@@ -333,8 +351,14 @@ def test_lines_of_any_bytes_are_counted_not_fatal(data: bytes, tmp_path_factory:
     entries, tally = read_all(log, format="common")
     assert entries[-1][1] == "1.2.3.4"
     assert len(entries) + tally.count <= data.count(b"\n") + 3
-    for format in ("json", "csv", "tsv"):
-        log.write_bytes(b"time,ip\n" + data if format == "csv" else b"time\tip\n" + data)
+    heads: dict[Format, bytes] = {
+        "json": b"\n",
+        "csv": b"time,ip\n",
+        "tsv": b"time\tip\n",
+        "w3c": b"#Fields: time c-ip\n",
+    }
+    for format, head in heads.items():
+        log.write_bytes(head + data)
         read_all(log, format=format)
 
 

@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import zlib
 from collections.abc import Callable
 from datetime import date
 from itertools import chain
@@ -134,6 +135,16 @@ def test_a_log_of_which_nothing_can_be_unpacked_is_damaged_and_not_empty(
     entries, tally = read_all(log)
     assert (entries, tally.empty) == ([], [])
     assert "it is cut off" in tally.damaged[0].reason
+
+
+@pytest.mark.parametrize("line", [LINE, '{"time": 1768467600, "ip": "1.2.3.4"}', "time,client,path"])
+def test_a_log_that_is_cut_off_in_its_first_line_is_damaged_and_not_of_an_unknown_format(
+    tmp_path: Path, line: str
+) -> None:
+    packer = zlib.compressobj(wbits=31)
+    entries, tally = read_text(tmp_path, packer.compress(line[:30].encode()) + packer.flush(zlib.Z_SYNC_FLUSH))
+    assert entries == []
+    assert [(part.line, part.reason) for part in tally.damaged] == [(1, "it is cut off (gzip)")]
 
 
 @pytest.mark.parametrize("compress", COMPRESSIONS, ids=NAMES)

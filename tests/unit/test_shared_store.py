@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import stat
 import struct
 import subprocess
@@ -147,6 +148,11 @@ def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.Monke
     path.chmod(0o660)
     with pytest.raises(ConfigError, match="is shared with group 12345, and this process is in "):
         SharedStore(path, mode=0o660)  # a group that anybody may have made up
+    path.chmod(0o666)
+    SharedStore(path, mode=0o666)  # it was asked for, from every user of the host
+    path.chmod(0o660)
+    with pytest.raises(ConfigError, match="is shared with group 12345, and this process is in "):
+        SharedStore(path, mode=0o666)
     os.chown(path, 12345, os.getegid())
     SharedStore(path, mode=0o660)  # it was asked for
     SharedStore.existing(path, mode=0o660)
@@ -341,10 +347,19 @@ def test_a_symbolic_link_is_refused(path: Path) -> None:
         SharedStore(link)
 
 
-def test_without_the_native_core_the_store_names_the_way_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("why", "way_out"),
+    [
+        ("HEADGATE_CORE=python", "take HEADGATE_CORE out of the environment; or run one"),
+        ("the native core cannot be loaded (no module)", "install a wheel, or install from source"),
+    ],
+)
+def test_without_the_native_core_the_store_names_the_way_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch, why: str, way_out: str
+) -> None:
     monkeypatch.setattr(core, "native", None)
-    monkeypatch.setattr(core, "why_not_native", "HEADGATE_CORE=python")
-    with pytest.raises(ConfigError, match=r"needs the native core, which is not here \(HEADGATE_CORE=python\)"):
+    monkeypatch.setattr(core, "why_not_native", why)
+    with pytest.raises(ConfigError, match=re.escape(f"needs the native core, which is not here ({why}): {way_out}")):
         SharedStore(path)
 
 

@@ -186,6 +186,24 @@ def test_a_limit_before_a_mount_counts_each_route_and_what_finds_none(limits: Li
     assert set(limits.scopes) == {"GET /{tenant}/a/{id}", "/{tenant}/{path:path}", "/{tenant}/class"}
 
 
+@pytest.mark.parametrize("stands", ["before the route", "before the application"])
+def test_a_limit_leaves_out_the_methods_of_a_class_that_are_exempt(limits: Limits, stands: str) -> None:
+    class Status(HTTPEndpoint):
+        @exempt
+        async def get(self, request: Request) -> Response:
+            return PlainTextResponse("well")
+
+        async def post(self, request: Request) -> Response:
+            return PlainTextResponse("posted")
+
+    limited = [Middleware(RouteLimit, limits="1/minute", rate_limits=limits)]
+    on_route = stands == "before the route"
+    routes = [Route("/", Status, middleware=limited if on_route else None)]
+    app = Starlette(routes=routes, middleware=None if on_route else limited)
+    assert [ask(app, "/", method).status_code for method in ("GET", "GET", "HEAD", "HEAD")] == [200] * 4
+    assert [ask(app, "/", method).status_code for method in ("POST", "POST", "GET")] == [200, 429, 200]
+
+
 def test_a_limit_before_an_application_reaches_all_of_it(limits: Limits) -> None:
     app = Starlette(
         routes=[Route("/a/{id}", read), Mount("/m", routes=[Route("/b", read)])],

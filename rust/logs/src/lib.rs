@@ -41,6 +41,11 @@ pub fn read_line(line: &str, naive_is_utc: bool) -> Option<LogLine<'_>> {
     if client.is_empty() || colons == 1 || !client.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"') {
         return None;
     }
+    // A name before an address is a virtual host.
+    let mut next = bytes[client_end + 1..].iter().take_while(|byte| !matches!(byte, b' ' | b'[' | b'"'));
+    if next.any(|byte| matches!(byte, b'.' | b':')) {
+        return None;
+    }
     let bracket = client_end + 1 + bytes[client_end + 1..].iter().position(|byte| matches!(byte, b'[' | b'"'))?;
     if bytes[bracket] != b'[' || !line[client_end..bracket].is_ascii() {
         return None;

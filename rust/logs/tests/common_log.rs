@@ -31,6 +31,8 @@ fn a_line_with_a_surprise_is_left_to_a_closer_look() {
         ("\"curl\"", "\"curl"),
         ("[17", "17"),
         ("- -", "- \"-\""),
+        ("203.0.113.7 - -", "host.example 203.0.113.7 - -"),
+        ("203.0.113.7 - -", "host.example ::1 - -"),
     ] {
         assert_eq!(read_line(&LINE.replace(plain, surprise), false), None, "{surprise}");
     }

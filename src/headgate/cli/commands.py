@@ -327,7 +327,7 @@ def serve(
 @click.option("--policy", required=True, type=click.Path(path_type=Path), help="The policy file (- is standard input).")
 @click.option("--compare", type=click.Path(path_type=Path), help="Another policy file, to see where the two differ.")
 @click.option(
-    "--format", default="auto", show_default=True, type=click.Choice(["auto", "common", "json", "csv", "tsv"]),
+    "--format", default="auto", show_default=True, type=click.Choice(["auto", "common", "json", "csv", "tsv", "w3c"]),
     help="common is also combined and their kin.",
 )  # fmt: skip
 @click.option(

@@ -1,8 +1,8 @@
 """The common and combined log formats and their extended kin.
 
-`client ident user [time] "request" status bytes "referer" "agent"` and whatever follows; a virtual
-host may stand in front. Only the client, the time and the request must be there. A quote that is
-never closed is a line that was cut off, but not a quote inside a request that status and bytes follow:
+`client ident user [time] "request" status bytes "referer" "agent"` and whatever follows; a virtual host may stand in
+front, with its port or before a client that is an address. Only the client, the time and the request must be there. A
+quote that is never closed is a line that was cut off, but not a quote inside a request that status and bytes follow:
 old servers wrote what they got.
 """
 
@@ -17,22 +17,30 @@ from headgate.replay.log_costs import CostFields
 from headgate.replay.times import TimeReader
 
 _QUOTED = r'"((?:[^"\\]|\\.)*)"'
-_HEAD = re.compile(r'([^\s"]+) [^\["]*\[([^\]"]{1,64})\] "([A-Z]{1,32}) (/[^ "]*) HTTP/[0-9.]{1,3}" ')
+_HEAD = re.compile(
+    r'([^\s"]+) (?![^\s"\[]*[.:][^\s"\[]* )[^\["]*\[([^\]"]{1,64})\] '
+    r'"([A-Z]{1,32}) (/[^ "]*) HTTP/[0-9.]{1,3}" '
+)
 """A line without surprises, as far as it matters when no header is asked for."""
+
+_ADDRESS = r"(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F.:]+)"
+_VHOST = (
+    r"(?:(?P<vhost>[^\s\[\":]+:\d+(?= [^\s\[]+ [^\s\[]+ [^\s\[])"
+    rf"|(?!{_ADDRESS} )[^\s\[\"]+(?= {_ADDRESS} [^\s\[]+ [^\s\[])) )?"
+)
 
 _BEFORE = (
     r"(?P<client>\S+) \s*(?:(?P<ident>[^\s\[]+)(?P<user>\s[^\[]*)?)?"
     r"\[(?P<time>[^\]]{1,64})\]"
 )
 _LINE = re.compile(
-    r"(?:(?P<vhost>[^\s\[\":]+:\d+) (?=[^\s\[]+ [^\s\[]+ [^\s\[]))?"
-    rf"{_BEFORE} {_QUOTED.replace('(', '(?P<request>', 1)}"
+    rf"{_VHOST}{_BEFORE} {_QUOTED.replace('(', '(?P<request>', 1)}"
     rf"(?: (?P<status>\d{{3}}|-))?(?: (?P<bytes>\d+|-))?"
     rf"(?: {_QUOTED.replace('(', '(?P<referer>', 1)} {_QUOTED.replace('(', '(?P<agent>', 1)})?(?P<rest>.*)",
     re.DOTALL,
 )
 _UNESCAPED_LINE = re.compile(
-    rf'{_BEFORE} "(?P<request>.*?)" (?P<status>\d{{3}}|-) (?P<bytes>\d+|-)'
+    rf'{_VHOST}{_BEFORE} "(?P<request>.*?)" (?P<status>\d{{3}}|-) (?P<bytes>\d+|-)'
     rf"(?: {_QUOTED.replace('(', '(?P<referer>', 1)} {_QUOTED.replace('(', '(?P<agent>', 1)})?(?P<rest>| .*)",
     re.DOTALL,
 )
@@ -40,6 +48,7 @@ _UNESCAPED_LINE = re.compile(
 
 _WHOLE_REQUEST = re.compile(r".* HTTP/[0-9.]{1,3}", re.DOTALL)
 _QUOTES_OF_REST = re.compile(rf'[^"]*(?:{_QUOTED}[^"]*)*')
+_PORT = re.compile(r":\d+$|^-$")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _UNESCAPED = {'\\"': '"', "\\\\": "\\"}
 
@@ -113,7 +122,7 @@ def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str], co
         value = _field(match, field)
         if value and value != "-":
             found[name] = _unescape(value)
-    host = (_field(match, "vhost") or "").rpartition(":")[0]
+    host = _PORT.sub("", _field(match, "vhost") or "")
     cost = costs.read(costs.find(FIELDS), lambda field: _field(match, field))
     return (read_time(match["time"]), match["client"], method, path, host, found, cost)
 

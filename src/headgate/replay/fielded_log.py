@@ -34,7 +34,10 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
         "request.url", "request.path",
     ),
     "request": ("request", "request_line"),
-    "host": ("vhost", "server_name", "http_host", "authority", "requesthost", "cs-host", "request.host"),
+    "host": (
+        "vhost", "server_name", "http_host", "authority", "requesthost", "cs-host", "x-host-header",
+        "cs(host)", "request.host",
+    ),
     "cost": (),
 }  # fmt: skip
 """What fields are usually called, without regard to case; the first that is there is taken. A cost is always told."""

@@ -21,9 +21,13 @@ from headgate.replay.fielded_log import FieldNames, json_reader, row_fault, row_
 from headgate.replay.log_costs import PLAIN, CostFields
 from headgate.replay.pipes import copy_pipe, standard_input
 from headgate.replay.times import Calendar, TimeReader, UnknownTime
+from headgate.replay.w3c_log import is_w3c, w3c_reader
 
-Format = Literal["auto", "common", "json", "csv", "tsv"]
-FORMATS: tuple[Format, ...] = ("auto", "common", "json", "csv", "tsv")
+Format = Literal["auto", "common", "json", "csv", "tsv", "w3c"]
+FORMATS: tuple[Format, ...] = ("auto", "common", "json", "csv", "tsv", "w3c")
+
+ReadLine = Callable[[str], Entry | None]
+"""Reads a line; None for one that is no request."""
 
 _LONGEST_REST = 4 * CHUNK
 _TOO_LONG = f"the line is longer than {LONGEST_LINE} characters"
@@ -82,6 +86,7 @@ class Log:
             chunks = self._chunks(raw, progress)
             try:
                 first = self._first(chunks)
+                second = b"" if len(first) >= CHUNK or b"\n" in first else next(chunks, b"")  # of a line cut off, none
             except Damaged as error:
                 tally.damaged.append(Unread(self.name, 1, str(error), ""))
                 return
@@ -93,7 +98,7 @@ class Log:
                     f"{self.name}: the format is not recognized; say which with --format"
                     + (" (the log is taken for UTF-8 text, and holds NUL bytes)" if b"\0" in first[:4096] else "")
                 )
-            blocks = self._blocks(chain([first], chunks), tally)
+            blocks = self._blocks(chain([first, second], chunks), tally)
             if kind in ("csv", "tsv"):
                 rows = self._rows(reading, blocks, kind, first, tally)
                 while block := list(islice(rows, _ROWS)):
@@ -130,7 +135,7 @@ class Log:
         if kind == "json" and names.absent:
             tally.absent[self.name] = names.absent
 
-    def _entry(self, read: Callable[[str], Entry], tally: Tally, first: int, number: int, line: str) -> Entry | None:
+    def _entry(self, read: ReadLine, tally: Tally, first: int, number: int, line: str) -> Entry | None:
         """The entry of a line, `number` lines behind the first of its block; one that cannot be read is counted."""
         if line:
             try:
@@ -140,13 +145,15 @@ class Log:
                     tally.add(self.name, first + number, str(error), line)
         return None
 
-    def _line_reader(self, reading: Reading, kind: str, names: FieldNames) -> tuple[Callable[[str], Entry], bool]:
+    def _line_reader(self, reading: Reading, kind: str, names: FieldNames) -> tuple[ReadLine, bool]:
         """(what reads a line, whether the head of a usual one is all that is needed)"""
         if kind == "json":
             return json_reader(names, reading.read_time, reading.headers), False
+        if kind == "w3c":
+            return w3c_reader(self.name, names, reading.read_time, reading.headers), False
         if set(reading.fields) - {"cost"}:
             raise ConfigError(
-                f"{self.name}: a common log has fields of its own: --field is for json, csv and tsv, but for costs"
+                f"{self.name}: a common log has fields of its own: --field is for json, csv, tsv and w3c, but for costs"
             )
         headers = _common_fields("header", reading.headers)
         told = _common_fields("field", reading.units or reading.fields)
@@ -248,6 +255,8 @@ def detect_format(sample: bytes) -> Format | None:
         return "common"
     if lines[0].lstrip().startswith("{"):
         return "json"
+    if is_w3c(lines):
+        return "w3c"
     readable = common_reader(TimeReader(calendar=Calendar(date(1970, 1, 4))), {})
     for line in lines:
         try:

@@ -1,7 +1,7 @@
 """Requests that are held while they are in flight: leases go on by themselves, and each is freed once, at its end.
 
 A hold belongs to its request: where a request is dropped and nothing ends it, as by a server that fails while it sends
-a response, its hold is settled as held: on an event loop at once, else when its lease would be extended.
+a response, its hold is settled as held.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ class HeldRequest:
         except ArgumentError:
             _log.exception("what counts of a request could not be settled: it counts as it was held")
             yield self.reservation.commit()
+
+    def __del__(self) -> None:
+        """Settle what was dropped now, and not when its lease would be extended; an event loop is told by its beat."""
+        if not self._asynchronous and not self._beat.settled:
+            heartbeat.hasten(self._beat)
 
 
 class _Beat:

@@ -20,6 +20,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class AiohttpExchange(ResponseExchange):
     """The exchange of one request."""
 
+    found: object = None
+    """What the router found for the request. Another one is asked for by the application itself, with a clone."""
+
     is_head = False
     """Whether no body is sent, whatever a handler answers."""
 
@@ -84,10 +87,12 @@ async def answer(
 ) -> web.StreamResponse:
     """What becomes of a request: it is handled, or refused."""
     exchange: AiohttpExchange | None = request.get(_KEY)
-    if exchange is None:
+    found = request.match_info
+    if exchange is None or exchange.found is not found:
         exchange = request[_KEY] = AiohttpExchange()
+        exchange.found = found
         exchange.is_head = request.method == hdrs.METH_HEAD
-    enforcer = enforcers.of(request.match_info.apps[0])
+    enforcer = enforcers.of(found.apps[0])
     judgement = await exchange.judge_async(enforcer, AiohttpRequest(request, endpoint), by, counted_as)
     if judgement.refusal is None:
         return await exchange.handle(call, request.task)

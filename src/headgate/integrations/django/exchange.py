@@ -6,9 +6,8 @@ A request may be judged in a thread and answered on an event loop, and the other
 from __future__ import annotations
 
 import copyreg
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, cast
-from weakref import ref
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import django.core.exceptions as failures  # type: ignore[import-untyped]
 from asgiref.sync import async_to_sync, sync_to_async
@@ -16,13 +15,13 @@ from django.http import Http404  # type: ignore[import-untyped]
 from django.http.response import ResponseHeaders  # type: ignore[import-untyped]
 
 from headgate.errors import StoreError
-from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Judgement, Step
 from headgate.http.server.options import Refusal, Response
 from headgate.http.server.web_gates import NOWHERE
 from headgate.integrations.django.request import DjangoRequest, environ_of
 from headgate.integrations.django.routing import route_of
+from headgate.integrations.django.sent import Sent, counted
 from headgate.integrations.response_exchange import ResponseExchange, first_told, told_on, untold
 
 
@@ -106,7 +105,7 @@ class DjangoExchange(ResponseExchange):
         response = untold(response, _own)
         self.tell(response)
         if self.settles and not self._ends_later(request, response):
-            self.end(_Sent(request, response).whole())
+            self.end(Sent(request, response).whole())
         return response
 
     async def finish_async(self, request: Any, response: Any) -> Any:
@@ -117,7 +116,7 @@ class DjangoExchange(ResponseExchange):
         response = untold(response, _own)
         self.tell(response)
         if self.settles and not self._ends_later(request, response):
-            await self.end_async(_Sent(request, response).whole())
+            await self.end_async(Sent(request, response).whole())
         return response
 
     def fail(self, error: BaseException) -> None:
@@ -131,20 +130,19 @@ class DjangoExchange(ResponseExchange):
     def _ends_later(self, request: Any, response: Any) -> bool:
         """Whether a response ends later: a stream when it is closed, a template when it is rendered."""
         if response.streaming:
-            kind = _CountedAsync if response.is_async else _Counted
-            parts = kind(response.streaming_content, self, _Sent(request, response))
+            parts = counted(response, self, Sent(request, response))
             response.streaming_content = parts
             self._end_with(request, parts.finish)
             return True
         if self.holds and hasattr(response, "_resource_closers"):
             # The server closes a response once it is sent, or cannot be.
-            sent = _Sent(request, response)
+            sent = Sent(request, response)
             response._resource_closers = _Closers(response._resource_closers)
             response._resource_closers.append(lambda: self.end(sent.whole()))
             self._end_with(request, lambda: self.end(sent.whole()))
             return True
         if not getattr(response, "is_rendered", True):
-            response.add_post_render_callback(lambda rendered: self.end(_Sent(request, rendered).whole()))
+            response.add_post_render_callback(lambda rendered: self.end(Sent(request, rendered).whole()))
             return True
         return False
 
@@ -245,50 +243,6 @@ def begun(request: Any) -> DjangoExchange | None:
     """The exchange of a request that something began; None where nothing did."""
     exchange: DjangoExchange | None = getattr(request, "_headgate", None)
     return None if exchange is None else exchange.resumed()
-
-
-class _Sent:
-    """What is sent of a response, to HEAD no body; it does not keep the response, which is gone once it is dropped."""
-
-    def __init__(self, request: Any, response: Any) -> None:
-        self._response = ref(response)
-        self._known = response.status_code, response.headers
-        self._has_body = request.method != "HEAD"
-
-    def with_bytes(self, body_bytes: int) -> Response:
-        response = self._response()
-        status, headers = self._known if response is None else (response.status_code, response.headers)
-        return Response(status, {name.lower(): value for name, value in headers.items()}, body_bytes)
-
-    def whole(self) -> Response:
-        """The response with its whole body, of which nothing was sent if it is gone or was never rendered."""
-        response = self._response()
-        if response is None or not self._has_body or not getattr(response, "is_rendered", True):
-            return self.with_bytes(0)
-        return self.with_bytes(len(response.content))
-
-
-class _Counted(CountedParts):
-    """The parts of a stream; Django closes it in a thread."""
-
-    def __init__(self, parts: Any, exchange: DjangoExchange, sent: _Sent) -> None:
-        super().__init__(parts, lambda body_bytes: exchange.end(sent.with_bytes(body_bytes)))
-        self._exchange, self._sent = exchange, sent
-
-
-class _CountedAsync(_Counted):
-    """The parts of a stream that an event loop makes; Django does not close one that fails."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for part in cast(AsyncIterator[bytes], self._parts):
-                self._bytes += len(part)
-                yield part
-        finally:
-            await self._exchange.end_async(self._sent.with_bytes(self._bytes))
-
-    def __iter__(self) -> Iterator[Any]:
-        raise TypeError("this stream is read on an event loop")
 
 
 def _status_of(error: BaseException) -> int:

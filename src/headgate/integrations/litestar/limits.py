@@ -156,5 +156,9 @@ def applies(limit: RateLimit, handler: Any) -> bool:
 
 
 def is_left_out(handler: Any) -> bool:
-    """Whether a handler is exempt: by an option of a layer, or as it was marked, above its route decorator or below."""
-    return bool(handler.opt.get("headgate_exempt")) or is_exempt(handler) or is_exempt(getattr(handler, "fn", None))
+    """Whether a handler is exempt: by an option of a layer, as it was marked (above its route decorator or below), or
+    as its controller was."""
+    if handler.opt.get("headgate_exempt"):
+        return True
+    function = getattr(handler, "fn", None)
+    return any(is_exempt(marked) for marked in (handler, function, getattr(function, "__self__", None)))

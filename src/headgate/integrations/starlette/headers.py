@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from headgate.drive import all_answered
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, living
 from headgate.http.server.scope_exchange import begun_anew, exchange_of
 from headgate.integrations.starlette.placement import look
+from headgate.stores.guard.kept import CLOSE_WITHIN_US
 
 
 class Closes(Protocol):
@@ -22,7 +24,8 @@ class RateLimitHeaders:
 
     Also on those that a route's limit cannot reach by itself: a Response that an endpoint of FastAPI returns,
     and the response to an exception. A field that is there already stays. It sees the response, which
-    `counts=` of routes in FastAPI needs. Stores of `rate_limits` are connected and closed with the lifespan.
+    `counts=` of routes in FastAPI needs. Stores of `rate_limits` are connected and closed with the lifespan; without
+    them its end waits a second at most for what requests that were cancelled have to settle.
     """
 
     def __init__(self, app: ASGIApp, rate_limits: Closes | None = None) -> None:
@@ -48,4 +51,13 @@ class RateLimitHeaders:
 
     def _living(self, send: Send) -> Send:
         limits = self._rate_limits
-        return send if limits is None else living(send, limits.warm_up, limits.aclose)
+        return living(send, _nothing, _settled) if limits is None else living(send, limits.warm_up, limits.aclose)
+
+
+async def _nothing() -> None:
+    """Connect no store."""
+
+
+async def _settled() -> None:
+    """Wait for what requests have to settle that a server cancelled as it stops."""
+    await all_answered(within_s=CLOSE_WITHIN_US / 1_000_000)

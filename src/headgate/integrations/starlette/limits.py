@@ -113,7 +113,7 @@ class RouteLimit:
             await self.app(scope, receive, send)
             return
         found = self._places.of(scope)
-        if is_exempt(found.endpoint):
+        if _is_left_out(found.endpoint, scope):
             await self.app(scope, receive, send)
             return
         stands_before = _place(scope, found)
@@ -136,6 +136,16 @@ class RouteLimit:
 
 def _found(scope: Scope, found: Found) -> Found:
     return found
+
+
+def _is_left_out(endpoint: Any, scope: Scope) -> bool:
+    """Whether an endpoint is exempt, or the method of its class that answers the request."""
+    if is_exempt(endpoint):
+        return True
+    if not inspect.isclass(endpoint) or scope["type"] != "http":
+        return False
+    method = "get" if scope["method"] == "HEAD" and not hasattr(endpoint, "head") else scope["method"].lower()
+    return is_exempt(getattr(endpoint, method, None))
 
 
 def _place(scope: Scope, found: Found) -> str:

@@ -113,7 +113,7 @@ class Attempt:
         else:
             finished = await self._finish("done", answer=written, tokens=tokens, settled=False)
         if finished != "lost":
-            await settle(self._setting, self._taken, self._call, answer)
+            await settle(self._setting, self._taken, self._call, answer, self._scopes)
         else:
             self._leave_hold()
 
@@ -152,10 +152,7 @@ class Attempt:
             self._leave_hold()
 
     async def _settled(self, settle: Callable[[], Awaitable[Any]]) -> None:
-        """Settle its hold, and let jobs ask that wait for what this gives back: its place in flight, perhaps more."""
-        await patiently(settle)
-        if self._scopes:
-            await patiently(lambda: self._setting.backlog.wake(self._scopes))
+        await give_back(self._setting, self._scopes, settle)
 
     async def _finish(
         self, state: JobState, *, answer: bytes = b"", error: str = "", tokens: int | None = None, settled: bool = True
@@ -164,7 +161,7 @@ class Attempt:
         finished: Finished = await patiently(
             lambda: setting.backlog.finish(
                 setting.worker, self._taken, state,
-                answer=answer, error=error, scopes=self._scopes, tokens=tokens, settled=settled,
+                answer=answer, error=error, scopes=self._scopes if settled else (), tokens=tokens, settled=settled,
             )
         )  # fmt: skip
         return finished
@@ -179,10 +176,17 @@ class Attempt:
         return is_own
 
 
-async def settle(setting: Setting, taken: Taken, call: HeldCall, answer: Any) -> None:
+async def settle(setting: Setting, taken: Taken, call: HeldCall, answer: Any, scopes: tuple[str, ...] = ()) -> None:
     """Settle a job whose end is kept; who takes it over from here settles the same hold, which changes nothing."""
-    await patiently(lambda: call.settle(answer))
+    await give_back(setting, scopes, lambda: call.settle(answer))
     await patiently(lambda: setting.backlog.release(setting.worker, taken))
+
+
+async def give_back(setting: Setting, scopes: tuple[str, ...], settle: Callable[[], Awaitable[Any]]) -> None:
+    """Settle a hold, and let jobs ask that wait for what this gives back: its place in flight, perhaps more."""
+    await patiently(settle)
+    if scopes:
+        await patiently(lambda: setting.backlog.wake(scopes))
 
 
 async def patiently(step: Callable[[], Awaitable[Any]]) -> Any:

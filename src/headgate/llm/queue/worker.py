@@ -17,7 +17,7 @@ from headgate.errors import ArgumentError, ConfigError, ConflictingId, HeadgateE
 from headgate.llm.dialects.paths import DIALECTS
 from headgate.llm.inputs import count_input
 from headgate.llm.queue.asking import AskedGate, HeldCall, ScopeOf, never_reason, scopes_by_rules
-from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, settle
+from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, give_back, settle
 from headgate.llm.queue.backlog import Backlog, Nothing, Taken
 from headgate.llm.queue.news import heard
 from headgate.llm.queue.pace import Pace
@@ -175,7 +175,7 @@ class LlmWorker:
         if taken.state == "done" and not call:  # its hold is forgotten
             await self._backlog.release(self.name, taken)
         elif taken.state == "done":
-            await settle(self._setting, taken, call, json.loads(taken.answer))
+            await settle(self._setting, taken, call, json.loads(taken.answer), self._scopes(taken, call))
         elif call:
             await self._start(taken, call)
         else:
@@ -229,14 +229,19 @@ class LlmWorker:
         scope = "" if binding is None else self._scope_of(binding.definition, taken.caller, taken.model)
         await self._park(taken, retry_after_us, scope, refused=True)
 
+    def _scopes(self, taken: Taken, call: HeldCall) -> tuple[str, ...]:
+        """What the limits of a job count."""
+        scopes = {self._scope_of(limit, taken.caller, taken.model) for limit in call.decision.definitions}
+        return tuple(sorted(scopes - {""}))
+
     async def _start(self, taken: Taken, call: HeldCall) -> None:
-        scopes = {self._scope_of(limit, taken.caller, taken.model) for limit in call.decision.definitions} - {""}
+        scopes = self._scopes(taken, call)
         for claim in taken.claims:
             if claim.scope in scopes and claim.score < taken.score:  # another has waited for this, and is before it
                 if await self._park(taken, claim.after_us, claim.scope, burnt=True):
-                    await call.cancel()
+                    await give_back(self._setting, scopes, call.cancel)
                 return
-        attempt = Attempt(self._setting, taken, call, tuple(sorted(scopes)))
+        attempt = Attempt(self._setting, taken, call, scopes)
         task = asyncio.ensure_future(attempt.run())
         self._attempts[taken.id] = (attempt, task)
         task.add_done_callback(lambda _: self._ended(taken.id, attempt))

@@ -17,7 +17,7 @@ from headgate.drive import drive_async
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.clients import open_async_connection, open_async_pool
 from headgate.stores.redis.commands import ScriptCall
-from headgate.stores.redis.errors import store_error
+from headgate.stores.redis.errors import store_error, unconnected
 from headgate.stores.redis.first_connection import first_commands
 from headgate.stores.redis.multiplexer import Multiplexer
 from headgate.stores.redis.replies import check_said
@@ -241,6 +241,8 @@ class _LoopConnections:
                     )
                 else:
                     await self._send_first(None, commands, within_s)
+        except TimeoutError as error:
+            raise unconnected(self._shown) from error
         finally:
             self._within_s = None
             self.first_is_over = True

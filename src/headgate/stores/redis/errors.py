@@ -45,6 +45,8 @@ def store_error(error: Exception, shown: str) -> StoreError:
     if isinstance(error, StoreError):
         return error
     if isinstance(error, exceptions.TimeoutError | TimeoutError):
+        if str(error) == NO_CONNECTION:
+            return unconnected(shown)
         return StoreTimeout(f"{shown}: no answer in time; what was asked may have been charged")
     if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, _FOREIGN):
         return StoreUnavailable(f"{shown}: what it sends is no reply of a Redis ({type(error).__name__})")
@@ -90,6 +92,15 @@ def sound(reply: Any) -> Any:
             del reply  # see `without_frames`
     return reply
 
+
+def unconnected(shown: str) -> StoreTimeout:
+    """The error of a call that was never sent, for want of a connection."""
+    over = " over TLS" if shown.startswith("rediss") else ""
+    return StoreTimeout(f"{shown}: no answer in time to a connection{over}; nothing was charged")
+
+
+NO_CONNECTION = "Timeout connecting to server"
+"""What redis-py says of a connection that is not there in time, over TLS with its handshake."""
 
 _FOREIGN = (exceptions.RedisError, exceptions.RedisClusterException, OSError, EOFError)
 """What redis-py raises on purpose, and the network."""

@@ -15,7 +15,7 @@ from copy import copy
 from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
-from headgate.stores.redis.errors import without_frames
+from headgate.stores.redis.errors import NO_CONNECTION, without_frames
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.url import Place
 
@@ -89,7 +89,7 @@ class FirstAttempt:
         in_time = attempt.done.wait(attempt.left_s())
         self.over_in = os.getpid()
         if not in_time:
-            attempt.error = attempt.error or exceptions.TimeoutError()
+            attempt.error = attempt.error or exceptions.TimeoutError(NO_CONNECTION)
         if attempt.error is not None:
             raise _again(attempt.error)
         return attempt

@@ -15,9 +15,9 @@ from typing import Any
 from hiredis import pack_command
 from redis import exceptions
 
-from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.clients import close_socket, closed
-from headgate.stores.redis.errors import store_error
+from headgate.stores.redis.errors import store_error, unconnected
 from headgate.stores.redis.packed_calls import Asker, Packed, take_bytes_of
 from headgate.stores.redis.replies import AsyncReplyParser, has_more, is_stale
 from headgate.stores.redis.waiting_calls import Command, Pending, Place, Several
@@ -264,8 +264,9 @@ class Multiplexer:
                     if ask.is_usual:
                         break
                     continue
+                unsent = queue is self._pending and self._connection is None
                 ask.reply.set_exception(
-                    StoreTimeout(f"{self._shown}: no answer in time; what was asked may have been charged")
+                    unconnected(self._shown) if unsent else store_error(TimeoutError(), self._shown)
                 )
         oldest = next((ask for ask in self._sent if ask is not None), None)
         if oldest is not None and now - oldest.deadline > _LOST_AFTER_S:

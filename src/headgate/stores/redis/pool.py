@@ -20,7 +20,7 @@ from hiredis import pack_command
 from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
-from headgate.stores.redis.errors import sound, without_frames
+from headgate.stores.redis.errors import NO_CONNECTION, sound, without_frames
 
 Command = tuple[Any, ...]
 
@@ -157,7 +157,7 @@ class ConnectionPool:
                     self._waiting.remove(waiter)
             connection = waiter.taken()
             if connection is None:
-                raise exceptions.TimeoutError
+                raise exceptions.TimeoutError(NO_CONNECTION)
             if not _is_quiet(connection):
                 connection.disconnect()
             elif _left_s(until_us) > 0:

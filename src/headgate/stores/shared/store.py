@@ -242,9 +242,14 @@ def can_share() -> bool:
 
 def _native() -> Any:
     if core.native is None:
+        way_out = (
+            "take HEADGATE_CORE out of the environment"
+            if core.why_not_native == core.SWITCHED_OFF
+            else "install a wheel, or install from source with a Rust toolchain at hand"
+        )
         raise ConfigError(
-            f"the shared store needs the native core, which is not here ({core.why_not_native}): install a wheel, "
-            "or install from source with a Rust toolchain at hand; or run one `headgate serve` and let all ask it"
+            f"the shared store needs the native core, which is not here ({core.why_not_native}): {way_out}; "
+            "or run one `headgate serve` and let all ask it"
         )
     if not hasattr(core.native, "Zone"):
         raise ConfigError(

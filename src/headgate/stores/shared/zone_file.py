@@ -183,7 +183,8 @@ def _check_owner(path: Path, status: os.stat_result, mode: int | None, *, looks:
             "name another path, or share it with a group by mode=660"
         )
     groups = {os.getegid(), *os.getgroups()}
-    if status.st_uid != ours and shared and status.st_mode & 0o020 and status.st_gid not in groups:
+    for_all = (mode or 0) & status.st_mode & 0o002
+    if status.st_uid != ours and shared and status.st_mode & 0o020 and not for_all and status.st_gid not in groups:
         ours_too = ", ".join(str(group) for group in sorted(groups))
         raise ConfigError(
             f"{path}: is shared with group {status.st_gid}, and this process is in {ours_too}; "
