@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -224,6 +225,20 @@ def test_a_service_that_is_gone_is_what_the_page_says(
     service.stop()
     status = {"nginx": 500, "caddy": 502, "haproxy": 503, "envoy": 503}[gateway]
     assert httpx.post(f"{url}/api/login", timeout=10).status_code == status
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
+def test_a_service_that_hangs_holds_up_no_request_for_long(
+    request: pytest.FixtureRequest, gateway: str, service: RunningService
+) -> None:
+    url = request.getfixturevalue(gateway)
+    assert httpx.get(url, timeout=10).status_code == 200
+    service.process.send_signal(signal.SIGSTOP)
+    try:
+        status = {"nginx": 500, "caddy": 504, "haproxy": 503, "envoy": 503}[gateway]
+        assert httpx.get(url, timeout=20).status_code == status
+    finally:
+        service.process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("gateway", GATEWAYS)
