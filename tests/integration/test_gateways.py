@@ -255,6 +255,18 @@ def test_no_spelling_of_a_forwarding_header_makes_a_client_another(
             assert answer.status_code in (400, 429), name
 
 
+@pytest.mark.parametrize("gateway", GATEWAYS)
+def test_no_number_of_fields_ends_a_gateway_or_passes_uncounted(request: pytest.FixtureRequest, gateway: str) -> None:
+    url = request.getfixturevalue(gateway)
+    with httpx.Client(base_url=url, timeout=10) as client:
+        assert [client.post("/api/login").status_code for _ in range(4)] == [200] * 3 + [429]
+        for number in (50, *range(80, 110)):
+            for name in ("x-{}", "x-same"):
+                fields = [(name.format(field), "y") for field in range(number)]
+                assert client.post("/api/login", headers=fields).status_code in (400, 429, 431), number
+        assert client.get("/").status_code == 200
+
+
 def test_nginx_keeps_its_connection_to_the_service_whether_it_passes_or_refuses(
     tmp_path: Path, service: RunningService, upstream: int
 ) -> None:
