@@ -280,6 +280,23 @@ def test_nginx_keeps_its_connection_to_the_service_whether_it_passes_or_refuses(
         assert proxy.accepted == 1
 
 
+@pytest.mark.parametrize("gateway", GATEWAYS)
+def test_a_refusal_by_many_limits_reaches_the_client(
+    request: pytest.FixtureRequest, gateway: str, service: RunningService, tmp_path: Path
+) -> None:
+    rules = [
+        f"  - {{name: a-rule-of-a-rather-long-name-{number}, by: [ip], limits: 3/minute; 1000/hour; 20000/day}}"
+        for number in range(30)
+    ]
+    (tmp_path / "policy.yaml").write_text("\n".join([POLICY.rstrip(), *rules, ""]))
+    service.wait_for("the changed policy is in force")
+    url = request.getfixturevalue(gateway)
+    with httpx.Client(base_url=url, timeout=10) as client:
+        answers = [client.get("/") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert len(answers[-1].json()["violated-policies"]) == 30
+
+
 def test_nginx_that_passes_what_cannot_be_asked_passes_nothing_that_the_service_refuses_to_judge(
     tmp_path: Path, service: RunningService, upstream: int
 ) -> None:
