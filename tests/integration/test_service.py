@@ -539,3 +539,23 @@ def test_an_address_of_one_interface_can_be_listened_on(tmp_path: Path) -> None:
             with socket.create_connection((links[0], int(port))) as client:
                 client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
                 assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one process", "two workers"])
+def test_a_service_that_is_told_to_reload_while_it_starts_starts(workers: tuple[str, ...], tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    os.mkfifo(policy)
+    command = headgate_command("serve", str(policy), "--port", "0", *workers)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with policy.open("w") as pipe:  # the service has begun to read
+        process.send_signal(signal.SIGHUP)
+        pipe.write(POLICY.replace("namespace: test", f"namespace: reloaded-{os.getpid()}"))
+    service = RunningService(process)
+    try:
+        assert service.check().status_code == 200
+        process.send_signal(signal.SIGHUP)
+        assert service.check().status_code == 200
+    finally:
+        assert service.stop() == 0
+        for zone in Path("/dev/shm").glob(f"headgate-*-reloaded-{os.getpid()}*"):
+            zone.unlink()
