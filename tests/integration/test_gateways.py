@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -227,6 +228,20 @@ def test_a_service_that_is_gone_is_what_the_page_says(
 
 
 @pytest.mark.parametrize("gateway", GATEWAYS)
+def test_a_service_that_hangs_holds_up_no_request_for_long(
+    request: pytest.FixtureRequest, gateway: str, service: RunningService
+) -> None:
+    url = request.getfixturevalue(gateway)
+    assert httpx.get(url, timeout=10).status_code == 200
+    service.process.send_signal(signal.SIGSTOP)
+    try:
+        status = {"nginx": 500, "caddy": 504, "haproxy": 503, "envoy": 503}[gateway]
+        assert httpx.get(url, timeout=20).status_code == status
+    finally:
+        service.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
 def test_no_spelling_of_a_forwarding_header_makes_a_client_another(
     request: pytest.FixtureRequest, gateway: str, service: RunningService
 ) -> None:
@@ -240,6 +255,18 @@ def test_no_spelling_of_a_forwarding_header_makes_a_client_another(
             assert answer.status_code in (400, 429), name
 
 
+@pytest.mark.parametrize("gateway", GATEWAYS)
+def test_no_number_of_fields_ends_a_gateway_or_passes_uncounted(request: pytest.FixtureRequest, gateway: str) -> None:
+    url = request.getfixturevalue(gateway)
+    with httpx.Client(base_url=url, timeout=10) as client:
+        assert [client.post("/api/login").status_code for _ in range(4)] == [200] * 3 + [429]
+        for number in (50, *range(80, 110)):
+            for name in ("x-{}", "x-same"):
+                fields = [(name.format(field), "y") for field in range(number)]
+                assert client.post("/api/login", headers=fields).status_code in (400, 429, 431), number
+        assert client.get("/").status_code == 200
+
+
 def test_nginx_keeps_its_connection_to_the_service_whether_it_passes_or_refuses(
     tmp_path: Path, service: RunningService, upstream: int
 ) -> None:
@@ -251,6 +278,23 @@ def test_nginx_keeps_its_connection_to_the_service_whether_it_passes_or_refuses(
             assert [answer.status_code for answer in answers] == [200] * 3 + [429] * 57
             assert answers[-1].json()["violated-policies"] == ["login"]
         assert proxy.accepted == 1
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
+def test_a_refusal_by_many_limits_reaches_the_client(
+    request: pytest.FixtureRequest, gateway: str, service: RunningService, tmp_path: Path
+) -> None:
+    rules = [
+        f"  - {{name: a-rule-of-a-rather-long-name-{number}, by: [ip], limits: 3/minute; 1000/hour; 20000/day}}"
+        for number in range(30)
+    ]
+    (tmp_path / "policy.yaml").write_text("\n".join([POLICY.rstrip(), *rules, ""]))
+    service.wait_for("the changed policy is in force")
+    url = request.getfixturevalue(gateway)
+    with httpx.Client(base_url=url, timeout=10) as client:
+        answers = [client.get("/") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert len(answers[-1].json()["violated-policies"]) == 30
 
 
 def test_nginx_that_passes_what_cannot_be_asked_passes_nothing_that_the_service_refuses_to_judge(

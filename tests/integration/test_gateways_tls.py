@@ -54,7 +54,10 @@ def test_a_gateway_asks_over_tls_with_a_certificate_of_its_own(
         else:
             asks = f"forward_auth {address} {{"
             assert asks in text
-            with_tls = f"forward_auth https://{address} {{\n" + said("transport http {", authority, client)
-            with caddy_with(tmp_path, text.replace(asks, with_tls)) as port:
+            text = text.replace(asks, asks.replace(address, f"https://{address}"))
+            transport = "transport http {\n"
+            assert transport in text
+            text = text.replace(transport, transport + said("tls_trusted_ca_certs", authority, client))
+            with caddy_with(tmp_path, text) as port:
                 is_limited(f"http://127.0.0.1:{port}", service)
         assert service.client.get("/healthz").status_code == 200

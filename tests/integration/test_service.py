@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -522,3 +523,39 @@ def test_the_store_of_the_command_line_stands_in_for_the_policys(tmp_path: Path)
         assert answer.headers["x-ratelimit-degraded"] == "closed"
         assert re.fullmatch(r"\d+", answer.headers["retry-after"])
         assert metrics(service)["headgate_store_full_total", "refused"] == 3
+
+
+def test_an_address_of_one_interface_can_be_listened_on(tmp_path: Path) -> None:
+    rows = [row.split() for row in Path("/proc/net/if_inet6").read_text().splitlines()]
+    links = [f"{ipaddress.IPv6Address(int(row[0], 16))}%{row[-1]}" for row in rows if row[0].startswith("fe80")]
+    if not links:
+        pytest.skip("no interface has an address of its link")
+    policy = tmp_path / "policy.yaml"
+    write(policy, "5/hour")
+    for more in ((), ("--workers", "2")):
+        with running_service(policy, "--host", links[0], *more) as service:
+            host, _, port = service.url.removeprefix("http://").rpartition(":")
+            assert host == f"[{links[0]}]"
+            with socket.create_connection((links[0], int(port))) as client:
+                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one process", "two workers"])
+def test_a_service_that_is_told_to_reload_while_it_starts_starts(workers: tuple[str, ...], tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    os.mkfifo(policy)
+    command = headgate_command("serve", str(policy), "--port", "0", *workers)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with policy.open("w") as pipe:  # the service has begun to read
+        process.send_signal(signal.SIGHUP)
+        pipe.write(POLICY.replace("namespace: test", f"namespace: reloaded-{os.getpid()}"))
+    service = RunningService(process)
+    try:
+        assert service.check().status_code == 200
+        process.send_signal(signal.SIGHUP)
+        assert service.check().status_code == 200
+    finally:
+        assert service.stop() == 0
+        for zone in Path("/dev/shm").glob(f"headgate-*-reloaded-{os.getpid()}*"):
+            zone.unlink()

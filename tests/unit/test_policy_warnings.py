@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Gate, Limit, Limiter, Request, parse_limits
+from headgate.observe.prometheus import NO_RULE
 from headgate.policy import warnings as policy_warnings
 from headgate.policy.load import check_policy
 from headgate.policy.yaml_source import read_document
@@ -35,6 +36,11 @@ IDLE = [
     ("5/second burst 10; 10/second burst 20", '"10/second burst 20" never refuses: "5/second burst 10" refuses first'),
     ("0/second; 5/minute", '"5/minute" never refuses: "0/second" refuses first'),
 ]
+
+
+def test_a_rule_with_the_name_that_metrics_have_for_no_rule_is_warned_of() -> None:
+    [warning] = warnings_about("name: a, by: [ip], limits: 5/minute", f"name: {NO_RULE}, by: [ip], limits: 9/minute")
+    assert f'rules[1].name: in metrics the rule "{NO_RULE}" stands for requests to which no rule applies' in warning
 
 
 @pytest.mark.parametrize(("text", "message"), IDLE, ids=[text for text, _ in IDLE])

@@ -128,6 +128,16 @@ def test_a_full_disk_is_told_when_files_are_made_and_not_when_a_worker_counts(tm
     assert all(taken >= size > 0 for size, taken in sizes)
 
 
+def test_all_results_of_all_rules_have_their_room_when_files_are_made(tmp_path: Path) -> None:
+    make_files(tmp_path, 1, 500)
+    sizes = {file: file.stat().st_size for file in tmp_path.iterdir()}
+    rules = [f"{number:x<64}" for number in range(500)]
+    results = ("allowed", "refused", "blocked")
+    counts = {(rule, result): 1 for rule in rules for result in results}
+    worker(tmp_path, 1).add(DecisionCounts(counts, {}, [0] * 15, 0.0))
+    assert {file: file.stat().st_size for file in tmp_path.iterdir()} == sizes
+
+
 @pytest.mark.parametrize("in_files", [False, True])
 def test_what_was_counted_elsewhere_is_added_to_what_is_counted_here(tmp_path: Path, *, in_files: bool) -> None:
     if in_files:

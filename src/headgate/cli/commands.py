@@ -26,6 +26,7 @@ from headgate.cli.output_files import page_file
 from headgate.cli.zones import zone
 from headgate.errors import HeadgateError
 from headgate.stores.url import store_schemes
+from headgate.supervisor.reloading import keep_reloads
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -290,6 +291,7 @@ def serve(
     A changed policy file is applied at once; SIGHUP reads it again, and the certificate. SIGTERM ends the service as
     soon as open requests are answered.
     """
+    keep_reloads()
     from headgate.policy.policy_file import read_policy_file
     from headgate.service.http.bounds import Bounds
     from headgate.service.workers.several import serve_workers

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headgate.cli import options
+from headgate.supervisor.reloading import keep_reloads
 
 if TYPE_CHECKING:
     from headgate.llm_proxy.own_key import KeyFinder
@@ -104,6 +105,7 @@ def serve(
     Speaks OpenAI's and Anthropic's dialects. SIGHUP reads the policy and the providers again, keys are read when they
     change. SIGTERM ends the proxy as soon as calls under way are answered.
     """
+    keep_reloads()
     from headgate.llm.books import open_books
     from headgate.llm_proxy.example import EXAMPLE_KEY, EXAMPLE_POLICY, ExampleKeys
     from headgate.llm_proxy.key_places import keys_at

@@ -41,8 +41,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NO_RULE = "none"
 """The `rule` of decisions that no rule was for."""
 
-ROOM_OF_WORKER = 1 << 18
-"""Bytes of the four files of a worker, as long as they do not grow."""
+ROOM_OF_WORKER, ROOM_OF_RULE = 1 << 18, 1 << 10
+"""Bytes of the four files of a worker, as long as they do not grow, and what each rule adds to that."""
 
 _MOST_KNOWN = 4096
 BUCKETS_S = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)
@@ -88,8 +88,8 @@ class Sharing(NamedTuple):
     workers: Callable[[], WorkerCounts]
 
 
-def make_files(folder: Path, workers: int) -> None:
-    """Make the files of all workers, empty, before any process could read one half made.
+def make_files(folder: Path, workers: int, rules: int = 0) -> None:
+    """Make the files of all workers, empty, before any process could read one half made; `rules` are counted in them.
 
     Raises OSError where there is no room for them: a worker that first touches a page without room would be killed.
     """
@@ -98,7 +98,8 @@ def make_files(folder: Path, workers: int) -> None:
             file = folder / f"{kind}_{worker}.db"
             with file.open("wb") as made:
                 try:
-                    os.posix_fallocate(made.fileno(), 0, ROOM_OF_WORKER // 4)
+                    room = ROOM_OF_WORKER // 4 + (rules * ROOM_OF_RULE if kind == "counter" else 0)
+                    os.posix_fallocate(made.fileno(), 0, room)
                 except OSError as error:
                     raise OSError(error.errno, error.strerror, str(file)) from error
             MmapedDict(str(file)).close()  # type: ignore[no-untyped-call]

@@ -30,6 +30,9 @@ _FOREIGN = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)|<(?:[a-z]+:)?([A-Za-z_][A-Za-z
 """A segment for any value, as other programs write it."""
 
 
+_NO_RULE = "none"
+"""What metrics call the rule of requests that no rule is for, see `headgate.observe.prometheus`."""
+
 _WITHIN = {("day", "week"): 7, ("day", "month"): 31, ("day", "year"): 366, ("month", "year"): 12}
 """Of two periods of one calendar, of which the one lies within the other, how often at the most."""
 
@@ -37,6 +40,7 @@ _WITHIN = {("day", "week"): 7, ("day", "month"): 31, ("day", "year"): 366, ("mon
 def warnings_of(document: Document, policy: PolicyModel) -> list[Problem]:
     """The warnings about a policy that was read from a document, each with its place."""
     found = [*_idle_limits(policy), *_idle_rules(policy), *_idle_exemptions(policy), *_foreign_paths(policy)]
+    found += _rules_like_no_rule(policy)
     found += trust_warnings(policy)
     return sorted((document.problem(path, message) for path, message in found), key=lambda one: (one.line, one.column))
 
@@ -57,6 +61,17 @@ def _idle_limits(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
                 covering = next((other for other in others if _covers(other, limit)), None)
                 if covering is not None:
                     yield path, f'"{limit}" never refuses: "{covering}" refuses first'
+
+
+def _rules_like_no_rule(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
+    """Rules whose name is what metrics call requests that no rule is for."""
+    for index, rule in enumerate(policy.rules):
+        if rule.name == _NO_RULE:
+            yield (
+                ("rules", index, "name"),
+                f'in metrics the rule "{_NO_RULE}" stands for requests to which no rule applies: both are counted '
+                "together; give the rule another name",
+            )
 
 
 def _covers(limit: Limit, other: Limit) -> bool:

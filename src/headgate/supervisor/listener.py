@@ -28,7 +28,7 @@ def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
     Sockets that share a port would share it with any other service of this user: so it is first taken alone.
     """
     with listen(host, port) as alone:
-        host, port = alone.getsockname()[:2]
+        host, port = _bound_to(alone)
     return [_listener(host, port, shared=True) for _ in range(count)]
 
 
@@ -56,8 +56,15 @@ async def stop_listening(server: asyncio.AbstractServer, listener: socket.socket
 
 def address_of(listener: socket.socket, scheme: str = "http") -> str:
     """Where a listening socket is reached, as a URL."""
-    host, port = listener.getsockname()[:2]
+    host, port = _bound_to(listener)
     return f"{scheme}://{_host_text(host)}:{port}"
+
+
+def _bound_to(listener: socket.socket) -> tuple[str, int]:
+    """The host and port of a listening socket; an IPv6 address of one interface with its name, as fe80::1%eth0."""
+    host, port, *more = listener.getsockname()
+    interface = more[1] if more else 0
+    return f"{host}%{socket.if_indextoname(interface)}" if interface else host, port
 
 
 def _host_text(host: str) -> str:
@@ -68,7 +75,7 @@ def _host_text(host: str) -> str:
 def _listener(host: str, port: int, *, shared: bool) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=BACKLOG, reuse_port=shared)
+        listener = socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {_host_text(host)}:{port}: {error}") from error
     listener.setblocking(False)

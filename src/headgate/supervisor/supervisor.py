@@ -90,6 +90,7 @@ class Supervisor:
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)  # the wakeup descriptor tells which
         signal.set_wakeup_fd(self._signalled.fileno())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # one may have come while this process started
         gc.collect()
         gc.freeze()  # what is there now stays shared: the collector of a worker does not write into it
         while True:

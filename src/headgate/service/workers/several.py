@@ -14,7 +14,7 @@ from typing import NamedTuple
 from headgate.errors import ConfigError, HeadgateError
 from headgate.observe.events import PolicyRefused
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.prometheus import ROOM_OF_WORKER, Sharing, make_files
+from headgate.observe.prometheus import ROOM_OF_RULE, ROOM_OF_WORKER, Sharing, make_files
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.policy.policy_file import is_read_once, read_again
@@ -80,9 +80,9 @@ def serve_workers(
     plan = plan_door(opened, threads, tls)
     bounds = plan.within_descriptors(bounds)
     listeners = listen_together(host, port, workers)
-    folder = LockedFolder(METRICS, room=workers * ROOM_OF_WORKER)
+    folder = LockedFolder(METRICS, room=workers * (ROOM_OF_WORKER + len(policy.rules) * ROOM_OF_RULE))
     try:
-        make_files(folder.path, workers)
+        make_files(folder.path, workers, len(policy.rules))
         with sockets_of(plan) as sockets:
             doorway = _Doorway(plan, sockets, bounds)
             task = _WorkerTask(policy_file, text, policy, opened, doorway, own_store=store is None, drain_s=drain_s)
