@@ -25,15 +25,12 @@ _TURNS = 20
 """So many turns of an event loop a cancelled task has to come to its end."""
 
 
-def check_asyncio() -> None:
-    """Raise ConfigError on an event loop that is not asyncio's, as a worker of hypercorn for trio has it."""
+def check_asyncio(otherwise: str) -> None:
+    """Raise ConfigError with this text where no event loop of asyncio runs, as on trio."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        raise ConfigError(
-            "requests are held while they are in flight, wait in line, and ask a Redis on asyncio alone: choose the"
-            " server's worker for asyncio (hypercorn: --worker-class asyncio)"
-        ) from None
+        raise ConfigError(otherwise) from None
 
 
 def drive(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | None = None) -> T:

@@ -6,13 +6,13 @@ client = httpx.AsyncClient(transport=AsyncRateLimitTransport("10/second"))
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Unpack
 
-from headgate.errors import ConfigError, MissingExtraError
+from headgate.drive import check_asyncio
+from headgate.errors import MissingExtraError
 from headgate.http.client.calls import Fate, OutgoingRequest, Sender, ServerResponse, run, run_async
 from headgate.http.client.errors import own_errors
 from headgate.http.client.options import ClientLimits, Options
@@ -81,7 +81,7 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
         self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        _check_is_asyncio()
+        check_asyncio("AsyncRateLimitTransport is for asyncio, and no event loop of asyncio runs here")
         with _Body(request) as body:
             wire = _AsyncWire(lambda: self._transport.handle_async_request(request))
             steps = self._sender.steps(_call(self._sender, request, body))
@@ -108,14 +108,6 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
     async def _close_limiter(self) -> None:
         if self._sender.owned is not None:
             await self._sender.owned.close()
-
-
-def _check_is_asyncio() -> None:
-    """Raise ConfigError at the first call, not at the first one that waits."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        raise ConfigError("AsyncRateLimitTransport is for asyncio, and no event loop of asyncio runs here") from None
 
 
 def _call(sender: Sender, request: httpx.Request, body: _Body) -> OutgoingRequest:

@@ -10,7 +10,7 @@ from headgate.costs import read_units
 from headgate.decision import Decision
 from headgate.drive import answered, check_asyncio
 from headgate.errors import ConfigError
-from headgate.http.server.held import HeldRequest, lease_us_of, reserved
+from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, lease_us_of, reserved
 from headgate.http.server.options import AnyPolicy, cost_of, function_of
 from headgate.http.server.request_limits import Asked, Charge
 from headgate.http.server.web_gates import web_gate
@@ -104,7 +104,7 @@ class GateRequests:
     async def warm_up(self) -> None:
         """Have the gate's store connect before the first request; where it fails, that is told in the log."""
         if self.holds or self.waits or self._gate.store.blocking:
-            check_asyncio()
+            check_asyncio(NEEDS_ASYNCIO)
         await self._gate.warm_up()
 
     def _open(self, policy: AnyPolicy | Gate | AsyncGate, told: dict[str, Any]) -> Any:
@@ -163,14 +163,14 @@ class GateRequests:
     def _hold(self, request: Request, cost: Any) -> Any:
         """Hold a request until it is settled or taken back, where a rule of what is in flight is for it."""
         if self._asynchronous:
-            check_asyncio()
+            check_asyncio(NEEDS_ASYNCIO)
         coming = self._gate.hit_or_hold(request, cost, self._lease_us, ruleset=self._ruleset)
         return self._hold_later(request, cost, coming) if self._asynchronous else self._held(request, cost, coming)
 
     def _wait(self, request: Request, cost: Any) -> Any:
         """Decide a request, in line where a rule lets it wait: no longer than its client does, where that is known."""
         if self._asynchronous:
-            check_asyncio()
+            check_asyncio(NEEDS_ASYNCIO)
         timeout: float | None = getattr(request, "time_remaining", None)
         departure: Departure | None = getattr(request, "departure", None)
         came = self._gate.acquire_or_hold(

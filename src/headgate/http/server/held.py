@@ -21,6 +21,12 @@ from headgate.holding import Extension, lease_of
 from headgate.reservation import AsyncReservation
 
 _log = logging.getLogger("headgate")
+NEEDS_ASYNCIO = (
+    "requests are held while they are in flight, wait in line, and ask a Redis on asyncio alone: choose the server's"
+    " worker for asyncio (hypercorn: --worker-class asyncio)"
+)
+"""What `check_asyncio` says to those who start a server on another event loop."""
+
 _GONE = Extension("unknown", (), None)
 
 

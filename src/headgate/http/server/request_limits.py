@@ -24,7 +24,7 @@ from headgate.http.server.counted_keys import (
     wide_rules,
     within,
 )
-from headgate.http.server.held import HeldRequest, lease_us_of, reserved
+from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, lease_us_of, reserved
 from headgate.http.server.ipv6_aggregate import WideLimiter
 from headgate.http.server.options import AnyLimits, Response, cost_of, function_of, in_any_case, one_of
 from headgate.http.server.plain_rule import PlainRule
@@ -221,7 +221,7 @@ class RequestLimits:
     async def warm_up(self) -> None:
         """Have the store connect before the first request; where it fails, that is told in the log."""
         if self._holding or self._wait or self._store.blocking:
-            check_asyncio()
+            check_asyncio(NEEDS_ASYNCIO)
         await warm_up_async(self._store)
 
     @property
@@ -317,7 +317,7 @@ class RequestLimits:
     def _hold(self, request: Request, limiter: Any, counted: Any, cost: Any) -> Any:
         """Hold a request until it is settled or taken back."""
         if self._asynchronous:
-            check_asyncio()
+            check_asyncio(NEEDS_ASYNCIO)
         reserving = limiter.reserve(counted, cost, lease_us=self._lease_us)
         if self._asynchronous:
             return self._hold_later(request, reserving, limiter, counted, cost)

@@ -17,6 +17,7 @@ from headgate.drive import check_asyncio
 from headgate.errors import ConfigError
 from headgate.http.server.attached import Attached
 from headgate.http.server.enforcer import Enforcer
+from headgate.http.server.held import NEEDS_ASYNCIO
 from headgate.http.server.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits
 from headgate.http.server.web_gates import NOWHERE
 from headgate.policy.gate import AsyncGate
@@ -124,7 +125,7 @@ class RouteLimits:
         """Have the stores that were opened here connect before the first request."""
         for store in list(self._opened.values()):
             if store.blocking:
-                check_asyncio()
+                check_asyncio(NEEDS_ASYNCIO)
             await warm_up_async(store)
 
     async def aclose(self) -> None:
