@@ -599,3 +599,13 @@ def test_definitions_of_a_standing_are_the_limits_own(holding_kind: str) -> None
     limiter = make_limiter(holding_kind, "9/hour bucket; 3 concurrent", ManualClock())
     named: list[NamedLimit] = [standing.definition for standing in limiter.reserve("key").commit(1).after]
     assert tuple(named) == limiter.definitions
+
+
+def test_a_debt_counts_in_all_limits_however_full_the_table_is(core: str) -> None:
+    """The states of a hold of nothing are made one after another as it is settled; meanwhile the table may grow."""
+    for others in range(40):
+        limiter = make_limiter(core, "9/hour fixed; 9/minute bucket; 9/day fixed", ManualClock(), max_keys=1000)
+        for number in range(others):
+            limiter.hit(f"other {number}")
+        limiter.commit(limiter.reserve("key", 0).id, 5)
+        assert left(limiter) == [4, 4, 4], others
