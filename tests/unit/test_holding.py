@@ -609,3 +609,35 @@ def test_a_debt_counts_in_all_limits_however_full_the_table_is(core: str) -> Non
             limiter.hit(f"other {number}")
         limiter.commit(limiter.reserve("key", 0).id, 5)
         assert left(limiter) == [4, 4, 4], others
+
+
+def full_of_holds(core: str, on_full: str, max_holds: int) -> Limiter:
+    """A limiter whose keys are in one shard: a settled hold is forgotten for a new one where that is."""
+    return make_limiter(core, "99 concurrent", ManualClock(), max_keys=100, max_holds=max_holds, on_full=on_full)
+
+
+def test_a_full_store_tells_when_the_first_of_the_holds_that_are_left_is_forgotten(core: str) -> None:
+    limiter = full_of_holds(core, "refuse", 3)
+    for key, lease in (("reset", 1), ("extended", 2), ("late", 300)):
+        limiter.reserve(key, 1, lease=lease, id="name")
+    limiter.reset("reset")
+    limiter.extend(limiter.id_of("extended", "name"), lease=60)
+    limiter.reserve("last", 1, lease=400)
+    refused = limiter.reserve("another", 1).decision
+    assert (refused.degraded, refused.retry_after) == ("closed", 60 + 3600)
+
+
+def test_a_full_store_forgets_the_hold_that_was_settled_first(core: str) -> None:
+    limiter = full_of_holds(core, "forget", 4)
+    held = [limiter.reserve("key", 1, id=str(number)).id for number in range(4)]
+    for number in (2, 0, 3):
+        limiter.commit(held[number])
+    outcomes = []
+    for _ in range(3):
+        assert limiter.reserve("key", 1)
+        outcomes.append([limiter.commit(held[number]).outcome for number in (0, 2, 3)])
+    assert outcomes == [
+        ["already settled", "unknown", "already settled"],
+        ["unknown", "unknown", "already settled"],
+        ["unknown", "unknown", "unknown"],
+    ]
