@@ -93,10 +93,14 @@ impl Reservation<'_> {
         Ok(())
     }
 
-    /// Forget the holds of a shard whose time is over; if there is none, one that is settled. How long until the
-    /// first of those that stay is forgotten. They are counted until that is brought in line.
+    /// Forget the holds of a shard whose time is over; if there is none, one that is settled. Where none was forgotten,
+    /// how long until the first one is. They are counted until that is brought in line.
     fn let_holds_go(&self, shard: &mut ProcessShard) -> Option<i64> {
+        let before = shard.backing.holds.weight();
         shard.backing.holds.make_room(self.now_us, self.capacity.on_full() == OnFull::Forget);
+        if shard.backing.holds.weight() < before {
+            return None; // there is room, and no need to look which of the others is the first
+        }
         shard.backing.holds.soonest_us().map(|end_us| end_us - self.now_us)
     }
 
