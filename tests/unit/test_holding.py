@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import copy, deepcopy
 from typing import Any
 
 import pytest
@@ -641,3 +643,11 @@ def test_a_full_store_forgets_the_hold_that_was_settled_first(core: str) -> None
         ["unknown", "unknown", "already settled"],
         ["unknown", "unknown", "unknown"],
     ]
+
+
+def test_settlements_can_be_copied_and_pickled(core: str) -> None:
+    one, two = (make_limiter(core, text, ManualClock()) for text in ("9/hour", "9/hour; 9 concurrent"))
+    for came in (one.commit(one.reserve("key").id, 3), two.reserve("key").cancel(), two.commit(two.id_of("key", "x"))):
+        for again in (copy(came), deepcopy(came), pickle.loads(pickle.dumps(came))):
+            told = [(own.outcome, own.actuals, own.after, own.degraded) for own in (came, again)]
+            assert told[0] == told[1] and repr(again) == repr(came)
