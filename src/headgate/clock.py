@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from headgate import core
+from headgate.errors import ConfigError
 
 US_PER_SECOND = 1_000_000
 
@@ -42,6 +43,17 @@ class SystemClock:
 
     def __repr__(self) -> str:
         return "SystemClock()"
+
+
+def check_clock(given: object) -> Clock | None:
+    """A clock as callers give it, None for the store's own; raises ConfigError for what is no clock."""
+    if given is None or (isinstance(given, Clock) and not isinstance(given, type)):
+        return given
+    kind = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+    raise ConfigError(
+        "clock is an object with now_us() and let_pass(duration_us), "
+        f"such as headgate.testing.ManualClock(), not {kind}"
+    )
 
 
 def _python_now_us() -> int:

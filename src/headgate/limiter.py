@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, ParamSpec, Self, TypeVar
 
 from headgate.acquiring import Acquiring, AsyncAcquiring
-from headgate.clock import Clock
+from headgate.clock import Clock, check_clock
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision, NamedLimit, name_limits
 from headgate.decorator import (
@@ -62,6 +62,7 @@ class _BoundLimiter:
     ) -> None:
         self.limits = _read_limits(limits)
         self.name = _check_name(name)
+        self._own_clock = check_clock(clock)
         self.store = store_of(store)
         text = "; ".join(str(limit) for limit in self.limits)
         scope = f"limiter/{name}" if name else f"limits/{text}"
@@ -76,9 +77,8 @@ class _BoundLimiter:
         """The units that the limits count, which costs are read in."""
 
         self._answering = answering(self.store) if on_store_error else self.store
-        self._own_clock = clock
         self._bound: Any = self._bind_as_told()
-        self._clock = clock or self.store.clock
+        self._clock = self._own_clock or self.store.clock
         self._lines = WaitingLines(
             self.definitions, self._clock, self._answering, self._bound, _check_waiters(max_waiters)
         )

@@ -15,9 +15,10 @@ from asking import give_back
 from headgate import ArgumentError, ConflictingId, Limiter
 from headgate.algorithms import stepwise
 from headgate.limits import CalendarWindow, Concurrent, FixedWindow, Limit, SlidingLog, SlidingWindow, StepwiseBucket
+from headgate.stores.memory import ON_FULL
 from headgate.testing import ManualClock
 from strategies import NUMBERS, ONE_LIMIT
-from subjects import HOLDING, make_limiter, make_store, numbers
+from subjects import CORES, HOLDING, make_limiter, make_store, numbers
 
 needs_two = pytest.mark.skipif(len(HOLDING) < 2, reason="only one store that holds is here")
 PLACES = st.builds(Concurrent, limit=st.integers(0, 12))
@@ -196,6 +197,22 @@ class AllChanging(AllHolding):
 
 
 TestAllChanging = AllChanging.TestCase
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="there is one core here")
+class AllFull(AllHolding):
+    """The same in memory for a few holds, and keys of one shard: where the first that was settled is forgotten."""
+
+    @initialize(limits=LIMITS, max_holds=st.integers(1, 5), on_full=st.sampled_from(ON_FULL))
+    def start(self, limits: list[Limit], max_holds: int, on_full: str) -> None:
+        self.clock = ManualClock()
+        self.stores = [make_store(core, max_keys=100, max_holds=max_holds, on_full=on_full) for core in CORES]
+        self.charges: list[tuple[Any, int, int]] = []
+        self.unnamed: list[list[str]] = []
+        self.use(limits)
+
+
+TestAllFull = AllFull.TestCase
 
 STEPS = st.lists(
     st.tuples(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import copy, deepcopy
 from typing import Any
 
 import pytest
@@ -599,3 +601,53 @@ def test_definitions_of_a_standing_are_the_limits_own(holding_kind: str) -> None
     limiter = make_limiter(holding_kind, "9/hour bucket; 3 concurrent", ManualClock())
     named: list[NamedLimit] = [standing.definition for standing in limiter.reserve("key").commit(1).after]
     assert tuple(named) == limiter.definitions
+
+
+def test_a_debt_counts_in_all_limits_however_full_the_table_is(core: str) -> None:
+    """The states of a hold of nothing are made one after another as it is settled; meanwhile the table may grow."""
+    for others in range(40):
+        limiter = make_limiter(core, "9/hour fixed; 9/minute bucket; 9/day fixed", ManualClock(), max_keys=1000)
+        for number in range(others):
+            limiter.hit(f"other {number}")
+        limiter.commit(limiter.reserve("key", 0).id, 5)
+        assert left(limiter) == [4, 4, 4], others
+
+
+def full_of_holds(core: str, on_full: str, max_holds: int) -> Limiter:
+    """A limiter whose keys are in one shard: a settled hold is forgotten for a new one where that is."""
+    return make_limiter(core, "99 concurrent", ManualClock(), max_keys=100, max_holds=max_holds, on_full=on_full)
+
+
+def test_a_full_store_tells_when_the_first_of_the_holds_that_are_left_is_forgotten(core: str) -> None:
+    limiter = full_of_holds(core, "refuse", 3)
+    for key, lease in (("reset", 1), ("extended", 2), ("late", 300)):
+        limiter.reserve(key, 1, lease=lease, id="name")
+    limiter.reset("reset")
+    limiter.extend(limiter.id_of("extended", "name"), lease=60)
+    limiter.reserve("last", 1, lease=400)
+    refused = limiter.reserve("another", 1).decision
+    assert (refused.degraded, refused.retry_after) == ("closed", 60 + 3600)
+
+
+def test_a_full_store_forgets_the_hold_that_was_settled_first(core: str) -> None:
+    limiter = full_of_holds(core, "forget", 4)
+    held = [limiter.reserve("key", 1, id=str(number)).id for number in range(4)]
+    for number in (2, 0, 3):
+        limiter.commit(held[number])
+    outcomes = []
+    for _ in range(3):
+        assert limiter.reserve("key", 1)
+        outcomes.append([limiter.commit(held[number]).outcome for number in (0, 2, 3)])
+    assert outcomes == [
+        ["already settled", "unknown", "already settled"],
+        ["unknown", "unknown", "already settled"],
+        ["unknown", "unknown", "unknown"],
+    ]
+
+
+def test_settlements_can_be_copied_and_pickled(core: str) -> None:
+    one, two = (make_limiter(core, text, ManualClock()) for text in ("9/hour", "9/hour; 9 concurrent"))
+    for came in (one.commit(one.reserve("key").id, 3), two.reserve("key").cancel(), two.commit(two.id_of("key", "x"))):
+        for again in (copy(came), deepcopy(came), pickle.loads(pickle.dumps(came))):
+            told = [(own.outcome, own.actuals, own.after, own.degraded) for own in (came, again)]
+            assert told[0] == told[1] and repr(again) == repr(came)

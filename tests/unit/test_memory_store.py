@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,15 @@ def test_what_is_no_store_is_refused_where_it_is_given(store: Any) -> None:
             make(limits, store=store)
         assert "hunter2" not in str(caught.value)
         assert ("give a client of redis-py to RedisStore" in str(caught.value)) == isinstance(store, redis.Redis)
+
+
+@pytest.mark.parametrize("clock", [1, 0, "", time.time, time, ManualClock])
+def test_what_is_no_clock_is_refused_where_it_is_given(clock: Any) -> None:
+    policy = {"version": 1, "rules": [{"name": "a", "by": ["ip"], "limits": "5/minute"}]}
+    for make in (Limiter, AsyncLimiter, Gate, AsyncGate):
+        limits: Any = policy if make in (Gate, AsyncGate) else "5/minute"
+        with pytest.raises(ConfigError, match=r"clock is an object with now_us\(\) .* not (a|the class) \w+"):
+            make(limits, clock=clock)
 
 
 def test_requests_in_flight_are_no_rate(core: str) -> None:

@@ -152,6 +152,14 @@ def test_a_problem_names_the_place_the_value_and_what_would_be_right(change: dic
         assert problem_with(change).startswith(message)
 
 
+def test_names_that_are_no_text_are_told_beside_one_that_is_unknown() -> None:
+    values: Any = {"identities": {"user": {"header": "a"}, 7: {"header": "b"}}}
+    with pytest.raises(PolicyError) as caught:
+        build_policy({"version": 1, "rules": [{**RULE, "by": ["usr"]}], **values})
+    assert "rules[0].by[0]: no identity is named 'usr'; did you mean 'user'?" in str(caught.value)
+    assert "identities[7]: must be text, not 7" in str(caught.value)
+
+
 def test_no_message_shows_a_password() -> None:
     assert "hunter2" not in problem_with({"store": "redis+nonsense://user:hunter2@host"})
 

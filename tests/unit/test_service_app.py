@@ -133,10 +133,10 @@ COUNTED = {"version": 1, "rules": [{"name": "llm", "by": [], "limits": "60/minut
 
 def test_a_check_charges_each_unit_that_it_names_and_the_answer_tells_the_units() -> None:
     service = Service(AsyncGate(COUNTED))
-    costs = [{"tokens": 400, "usd": "0.5"}, {"tokens": 501}, 2, {"token": 1}]
+    costs = [{"tokens": 400, "usd": "0.5"}, {"tokens": 501}, 2]
     bodies = {"requests": [{"request": {"path": "/"}, "cost": cost} for cost in costs]}
     response = ask(service, "POST", "/v1/check", json.dumps(bodies).encode())
-    first, refused, plain, unknown = json.loads(response.body)["decisions"]
+    first, refused, plain = json.loads(response.body)["decisions"]
     told = [(one["name"], one["unit"], one["limit"], one["remaining"]) for one in first["limits"]]
     assert told == [
         ("llm.minute", "requests", 60, 59), ("llm.tokens.minute", "tokens", 900, 500),
@@ -145,9 +145,21 @@ def test_a_check_charges_each_unit_that_it_names_and_the_answer_tells_the_units(
     assert '"llm.tokens.minute";q=900;qu="tokens";w=60' in first["headers"]["RateLimit-Policy"]
     assert (refused["allowed"], refused["unit"], refused["remaining"]) == (False, "tokens", 500)
     assert [one["remaining"] for one in plain["limits"]] == [57, 500, 4_500_000_000]
-    assert unknown["error"]["status"] == 400
-    assert unknown["error"]["detail"] == (
-        "no limit counts 'token': they count requests, tokens, usd; did you mean \"tokens\"?"
-    )
-    alone = ask(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": {"token": 1}}).encode())
-    assert problem_of(alone)[0] == 400
+
+
+UNKNOWN = "no limit counts 'token': they count requests, tokens, usd; did you mean \"tokens\"?"
+
+
+@pytest.mark.parametrize(
+    ("cost", "detail"),
+    [({"token": 1}, UNKNOWN), ({"usd": "much"}, "usd"), ({"usd": "0.5", "USD": "0.5"}, "a cost in usd is given twice")],
+)
+def test_a_list_with_one_cost_that_cannot_be_counted_is_refused_whole(cost: dict[str, object], detail: str) -> None:
+    service = Service(AsyncGate(COUNTED))
+    bodies = {"requests": [{"path": "/"}, {"request": {"path": "/"}, "cost": cost}]}
+    status, problem = problem_of(ask(service, "POST", "/v1/check", json.dumps(bodies).encode()))
+    assert status == 400 and problem["detail"].startswith("requests[1]: ") and detail in problem["detail"]
+    status, alone = problem_of(ask(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": cost}).encode()))
+    assert status == 400 and problem["detail"].endswith(alone["detail"])
+    looked = ask(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": 0}).encode())
+    assert json.loads(looked.body)["remaining"] == 60  # nothing was charged

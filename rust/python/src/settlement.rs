@@ -6,7 +6,7 @@ use headgate_core::table::settling::{Conflict, Extension, Misuse, Outcome, Settl
 use pyo3::PyClass;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyTuple, PyType};
 
 use crate::any_table::headgate_error;
 use crate::decision::Decision;
@@ -175,6 +175,11 @@ impl Settlement {
             Told::Python(_, _, degraded) => degraded,
             Told::One(..) | Told::Many(..) => "",
         }
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
+        let arguments = (self.outcome, self.actuals(py)?, self.after(py)?, self.degraded()).into_pyobject(py)?;
+        Ok((py.get_type::<Self>(), arguments))
     }
 
     fn __repr__(&self) -> String {

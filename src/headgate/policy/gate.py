@@ -13,7 +13,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from headgate import core
-from headgate.clock import Clock
+from headgate.clock import Clock, check_clock
 from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import answered
@@ -75,12 +75,12 @@ class _BoundPolicy:
         on_store_error: Choice | None = None,
     ) -> None:
         self._on_store_error = check_choice(on_store_error)
+        self._clock = check_clock(clock)
         compiled = read_policy(policy)
         chosen = compiled.store if store is None else store
         self.store = store_of(chosen)
         self._answering = answering(self.store)
-        self._clock = clock
-        self._waiting_clock = clock or self.store.clock
+        self._waiting_clock = self._clock or self.store.clock
         self._waits = RuleWaits(self.store, self._waiting_clock)
         self._lines_of_holds = LinesOfHolds(self._waits.lines)
         self._rescue = rescue_of(self.store)

@@ -264,7 +264,7 @@ def _rule_connections(
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
+    names = sorted(map(str, known))  # those of a mapping may be no text
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names[:20]) or 'none'}"
     return f"no {kind} is named {shown(name)}{hint}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 
 from headgate.algorithms.leases import KeyLeases, Lease
@@ -123,7 +123,7 @@ class HoldRecords:
                 self._forget(record)
         if self._weight < self._most:
             return None
-        return max(1, self._by_end[0][0] - now_us)
+        return max(1, self._soonest_us() - now_us)
 
     def add(self, record: HoldRecord) -> None:
         self._by_digest[record.digest] = record
@@ -162,6 +162,18 @@ class HoldRecords:
         self._by_end.clear()
         self._settled.clear()
         self._weight = 0
+
+    def _soonest_us(self) -> int:
+        """When the first hold is forgotten, of which there is one."""
+        while True:
+            end_us, number = self._by_end[0]
+            record = self._by_number.get(number)
+            if record is None:
+                heappop(self._by_end)
+            elif record.forget_us != end_us:
+                heapreplace(self._by_end, (record.forget_us, number))  # it was extended or settled since
+            else:
+                return end_us
 
     def _drop_over(self, now_us: int) -> bool:
         """Forget the one whose time was over first, if there is such a one; whether anything was looked at."""

@@ -2,6 +2,7 @@
 
 pub mod ids;
 pub mod record;
+mod settled_order;
 pub mod share;
 pub mod slab;
 pub mod store;
@@ -12,6 +13,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::algorithms::leases::{KeyLeases, Lease};
 use crate::holding::ids::Ids;
 use crate::holding::record::{Content, ForgottenShare, HoldId, One, Record};
+use crate::holding::settled_order::SettledOrder;
 use crate::holding::share::Part;
 use crate::holding::slab::Slab;
 use crate::holding::store::{HeldKey, HoldStore, IdSource, NewHold};
@@ -41,11 +43,13 @@ pub struct Holds {
     weight: usize,
     /// How many of the parts the table has counted.
     pub counted: usize,
-    settled: usize,
+    settled: SettledOrder,
     /// Where the next sweep begins.
     cursor: u32,
     /// No hold is forgotten before this moment.
     soonest_us: i64,
+    /// The hold that was last found to be forgotten first: as long as it is forgotten at `soonest_us`, it is.
+    first: u32,
     /// The same of those that the sweep has passed.
     passed_us: i64,
 }
@@ -59,9 +63,10 @@ impl Default for Holds {
             by_tag: HashMap::default(),
             weight: 0,
             counted: 0,
-            settled: 0,
+            settled: SettledOrder::default(),
             cursor: 0,
             soonest_us: i64::MAX,
+            first: 0,
             passed_us: i64::MAX,
         }
     }
@@ -83,7 +88,7 @@ impl Holds {
     /// Bytes that they take.
     pub fn bytes(&self) -> usize {
         let tags = self.by_tag.capacity() * size_of::<(u64, u32)>();
-        self.records.bytes() + self.keys.bytes() + self.ids.bytes() + tags
+        self.records.bytes() + self.settled.bytes() + self.keys.bytes() + self.ids.bytes() + tags
     }
 
     /// Look at a few holds, and forget those whose time is over.
@@ -94,7 +99,7 @@ impl Holds {
         }
     }
 
-    /// Forget all whose time is over; if there is none, and `forget_settled`, one that is settled.
+    /// Forget all whose time is over; if there is none, and `forget_settled`, the one that was settled first.
     #[cold]
     pub fn make_room(&mut self, now_us: i64, forget_settled: bool) {
         let before = self.weight;
@@ -102,22 +107,25 @@ impl Holds {
             self.sweep(self.records.places() - self.cursor.min(self.records.places()), now_us);
             self.sweep(self.records.places(), now_us);
         }
-        if self.weight < before || !forget_settled || self.settled == 0 {
+        if self.weight < before || !forget_settled {
             return;
         }
-        for _ in 0..=self.records.places() {
-            let number = self.cursor;
-            self.cursor = if number >= self.records.places() { 0 } else { number + 1 };
-            if self.records.get(number).is_some_and(|record| record.settled) {
-                self.forget(number);
-                return;
-            }
+        if let Some(number) = self.settled.first() {
+            self.forget(number);
         }
     }
 
-    /// No hold is forgotten before this moment; None where there is none.
-    pub fn soonest_us(&self) -> Option<i64> {
-        (!self.is_empty()).then_some(self.soonest_us)
+    /// When the first hold is forgotten; None where there is none.
+    ///
+    /// All of them are looked at where the one that was first has changed, or was forgotten.
+    #[cold]
+    pub fn soonest_us(&mut self) -> Option<i64> {
+        let is_soonest = |record: &Record| record.forget_us == self.soonest_us;
+        if !self.records.get(self.first).is_some_and(is_soonest) {
+            let ends = self.records.iter().map(|(number, record)| (record.forget_us, number));
+            (self.soonest_us, self.first) = ends.min()?;
+        }
+        Some(self.soonest_us)
     }
 
     /// Look at so many places, going on where the last sweep ended, and forget the holds whose time is over.
@@ -175,7 +183,9 @@ impl Holds {
             self.ids.remove(record.id, number);
         }
         self.weight -= record.weight();
-        self.settled -= usize::from(record.settled);
+        if record.settled {
+            self.settled.remove(number);
+        }
         match &record.content {
             Content::One(one) => {
                 let lease = Lease { until, number: own, places: one.part.cost };
@@ -269,8 +279,11 @@ impl HoldStore for Holds {
             return;
         };
         self.weight = self.weight - former.weight() + record.weight();
-        self.settled = self.settled - usize::from(former.settled) + usize::from(record.settled);
+        let (was_settled, is_settled) = (former.settled, record.settled);
         *former = record;
+        if is_settled && !was_settled {
+            self.settled.add(number);
+        }
     }
 
     /// Where it is, without a copy.
@@ -279,11 +292,14 @@ impl HoldStore for Holds {
         let Some(record) = self.records.get_mut(number) else {
             return;
         };
-        self.settled += usize::from(!record.settled);
+        let was_settled = record.settled;
         record.expand();
         let freed = record.settle_share(number, actuals, now_us);
         if !record.named {
             record.shrink();
+        }
+        if !was_settled {
+            self.settled.add(number);
         }
         for (key, lease) in freed {
             self.move_places(key, Some(lease), None);
@@ -296,7 +312,7 @@ impl HoldStore for Holds {
             return;
         };
         record.settle(now_us);
-        self.settled += 1;
+        self.settled.add(number);
         if let Content::One(one) = &mut record.content {
             one.actual = actual;
             if given != 0
@@ -314,7 +330,7 @@ impl HoldStore for Holds {
         };
         let until = record.until_us;
         record.settle(now_us);
-        self.settled += 1;
+        self.settled.add(number);
         if let Content::One(one) = &mut record.content {
             one.actual = actual;
             if std::mem::take(&mut one.in_flight)
@@ -344,7 +360,6 @@ impl HoldStore for Holds {
     #[inline(always)]
     fn add(&mut self, record: Record) -> u32 {
         self.weight += record.weight();
-        self.settled += usize::from(record.settled);
         self.soonest_us = self.soonest_us.min(record.forget_us);
         self.passed_us = self.passed_us.min(record.forget_us);
         match &record.content {
@@ -355,6 +370,9 @@ impl HoldStore for Holds {
         let number = self.records.take();
         if is_among_ids(&record, number) {
             self.ids.insert(record.id, number);
+        }
+        if record.settled {
+            self.settled.add(number);
         }
         self.records.put(number, record);
         number

@@ -42,7 +42,7 @@ impl Reservation<'_> {
         let ours = |tag| locations.iter().any(|location| location.tag == tag);
         if place == Place::Absent {
             if !shard.can_take(tag, locations.len()) {
-                self.widen(shard_number, shard, tag, locations.len())?;
+                self.widen(shard_number, shard, tag, locations.len(), ours)?;
             }
             if !self.capacity.reserve_key(shard) {
                 self.free_one(shard_number, shard, ours)?;
@@ -93,16 +93,30 @@ impl Reservation<'_> {
         Ok(())
     }
 
-    /// Forget the holds of a shard whose time is over; if there is none, one that is settled. How long until the
-    /// first of those that stay is forgotten. They are counted until that is brought in line.
+    /// Forget the holds of a shard whose time is over; if there is none, one that is settled. Where none was forgotten,
+    /// how long until the first one is. They are counted until that is brought in line.
     fn let_holds_go(&self, shard: &mut ProcessShard) -> Option<i64> {
+        let before = shard.backing.holds.weight();
         shard.backing.holds.make_room(self.now_us, self.capacity.on_full() == OnFull::Forget);
+        if shard.backing.holds.weight() < before {
+            return None; // there is room, and no need to look which of the others is the first
+        }
         shard.backing.holds.soonest_us().map(|end_us| end_us - self.now_us)
     }
 
     /// Make a shard wide enough for `more` slots: without what has expired, or in a wider range.
-    fn widen(&self, shard_number: usize, shard: &mut ProcessShard, tag: u64, more: usize) -> Result<(), Full> {
-        let drop_expired = |shard: &mut ProcessShard| shard.drop_expired(&self.registry.lock_limits(), self.now_us);
+    ///
+    /// A state for which `ours` holds stays: it may just have been made, and be charged next.
+    fn widen(
+        &self,
+        shard_number: usize,
+        shard: &mut ProcessShard,
+        tag: u64,
+        more: usize,
+        ours: impl Fn(u64) -> bool,
+    ) -> Result<(), Full> {
+        let drop_expired =
+            |shard: &mut ProcessShard| shard.drop_expired(&self.registry.lock_limits(), self.now_us, ours);
         self.capacity.count_expired(self.capacity.losing(shard, drop_expired));
         while shard.is_crowded() || !shard.can_take(tag, more) {
             let wider = self.capacity.ranges().wider(shard_number, self.shards.count(), shard.homes());

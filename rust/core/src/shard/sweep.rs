@@ -48,11 +48,12 @@ impl<B: Backing> Shard<B> {
         }
     }
 
-    /// Drop the states that are the same as none; how many there were.
-    pub fn drop_expired(&mut self, limits: &impl Limits, now_us: i64) -> usize {
+    /// Drop the states that are the same as none, but for tags for which `ours` holds; how many there were.
+    pub fn drop_expired(&mut self, limits: &impl Limits, now_us: i64, ours: impl Fn(u64) -> bool) -> usize {
         let before = self.len();
         for index in (0..self.backing.slots().len()).rev() {
-            if self.backing.slots()[index].tag != 0 && self.reset_after_us(index, limits, now_us).0 == 0 {
+            let tag = self.backing.slots()[index].tag;
+            if tag != 0 && self.reset_after_us(index, limits, now_us).0 == 0 && !ours(tag) {
                 self.remove(index, limits);
             }
         }
@@ -62,7 +63,7 @@ impl<B: Backing> Shard<B> {
     /// Bring all states that a former version of a limit wrote into the numbers of the latest one, drop those that are
     /// the same as none, and note the numbers of the limits that are named then; how many were dropped.
     pub fn tidy(&mut self, newest: &Newest, limits: &impl Limits, now_us: i64, named: &mut [bool]) -> usize {
-        let expired = self.drop_expired(limits, now_us);
+        let expired = self.drop_expired(limits, now_us, |_| false);
         for index in 0..self.backing.slots().len() {
             let slot = self.backing.slots()[index];
             if slot.tag != 0

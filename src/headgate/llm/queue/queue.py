@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
+from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock, check_clock
 from headgate.errors import ArgumentError, ConfigError, StoreError
 from headgate.llm.entry import Caller
 from headgate.llm.inputs import count_input
@@ -52,7 +52,7 @@ class AsyncLlmQueue:
         clock: Clock | None = None,
     ) -> None:
         self.gate = gate
-        self.clock = clock or SYSTEM_CLOCK
+        self.clock = check_clock(clock) or SYSTEM_CLOCK
         self.backlog = _opened(store, name, bounds or Bounds(), fairness or Fairness(), lease, clock)
 
     async def submit(
