@@ -204,12 +204,14 @@ class Sender:
             not_before_us = now_us + self._backoff_us(tries)
             if max(not_before_us, destination.held_until_us) > deadline_us or not destination.take_retry(now_us):
                 return (yield from _end_holding(outcome, turn))
-            last = (yield ReadToEnd(outcome.response)) if isinstance(outcome, ServerResponse) else outcome
+            if isinstance(outcome, ServerResponse):
+                outcome = yield ReadToEnd(outcome.response)
+            last = outcome
             if turn is not None:
                 yield Free(turn)
             if clock.now_us() > deadline_us:  # the response took so long to read
                 destination.give_retry_back()
-                return _end(last)
+                return _end(outcome)
             obeyed = reading.refused and reading.wait_us is not None
             tries += 1
 
