@@ -138,7 +138,9 @@ class KeptSettlements:
 
     def send_in_task(self) -> None:
         """`send_in_thread` on an event loop."""
-        if self._was_cut_off() and self._send_in_thread_if_possible():
+        # Whether the event loop of the last sender ended while there was something left to send.
+        was_cut_off = isinstance(self._sender, asyncio.Task) and self._needs_sender()
+        if was_cut_off and self._send_in_thread_if_possible():
             return
         with self._lock:
             if self._needs_sender():
@@ -172,7 +174,9 @@ class KeptSettlements:
     def sending(self, commit: Commit, until_us: float = float("inf")) -> Generator[Any, Any, None]:
         """Send what is kept, as steps, until the store does not answer several times on end, or `until_us`."""
         failures, silent = 0, set[int]()
-        for whole_id, kept in list(self._kept.items()):
+        with self._lock:
+            waiting = list(self._kept.items())
+        for whole_id, kept in waiting:
             if place_of_id(whole_id) in silent or self._kept.get(whole_id) is not kept:  # or it was sent
                 continue
             if SYSTEM_CLOCK.now_us() >= until_us:
@@ -234,10 +238,6 @@ class KeptSettlements:
         if isinstance(sender, asyncio.Task):
             return sender.done() or not sender.get_loop().is_running()
         return sender is None or not sender.is_alive()
-
-    def _was_cut_off(self) -> bool:
-        """Whether the event loop of the last sender ended while there was something left to send."""
-        return isinstance(self._sender, asyncio.Task) and self._needs_sender()
 
     def _send_in_thread_if_possible(self) -> bool:
         """`send_in_thread`, and True, unless only an event loop can wait for the store."""
