@@ -22,8 +22,8 @@ from headgate.reservation import AsyncReservation
 
 _log = logging.getLogger("headgate")
 NEEDS_ASYNCIO = (
-    "requests are held while they are in flight, wait in line, and ask a Redis on asyncio alone: choose the server's"
-    " worker for asyncio (hypercorn: --worker-class asyncio)"
+    "to hold requests while they are in flight, to let them wait in line and to ask a Redis need asyncio: choose the"
+    " server's worker for asyncio (hypercorn: --worker-class asyncio)"
 )
 """What `check_asyncio` says to those who start a server on another event loop."""
 

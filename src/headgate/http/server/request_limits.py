@@ -307,12 +307,15 @@ class RequestLimits:
             return self._hold(request, limiter, counted, cost)
         if self._keeps_charges:
             request.charge = Charge(limiter, counted, cost, self._clock.now_us())
-        return limiter.acquire(counted, cost, timeout=self._wait_of(request)) if self._wait else ask(counted, cost)
+        return self._acquire(request, limiter, counted, cost) if self._wait else ask(counted, cost)
 
-    def _wait_of(self, request: Request) -> float:
-        """For how many seconds a request may wait: no longer than its client does, where that is known."""
+    def _acquire(self, request: Request, limiter: Any, counted: Any, cost: Any) -> Any:
+        """Let a request wait for its turn, no longer than its client does, where that is known."""
+        if self._asynchronous:
+            check_asyncio(NEEDS_ASYNCIO)
         remaining: float | None = getattr(request, "time_remaining", None)
-        return self._wait if remaining is None else min(self._wait, max(remaining, 0.0))
+        timeout = self._wait if remaining is None else min(self._wait, max(remaining, 0.0))
+        return limiter.acquire(counted, cost, timeout=timeout)
 
     def _hold(self, request: Request, limiter: Any, counted: Any, cost: Any) -> Any:
         """Hold a request until it is settled or taken back."""
