@@ -28,7 +28,6 @@ __all__ = [
     "Decision",
     "Decisions",
     "Door",
-    "FieldSender",
     "FieldStarter",
     "GateCalls",
     "KeyedLimits",
@@ -53,6 +52,7 @@ __all__ = [
     "WsgiCallable",
     "Zone",
     "ZoneLines",
+    "adding",
     "copied_response",
     "now_us",
 ]
@@ -751,6 +751,8 @@ class Answers:
 class AsgiCallable:
     """`headgate.http.server.callables.PythonAsgiCallable`"""
 
+    app: Any
+    _direct: Any
     def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         """An awaitable, perhaps that of the application."""
@@ -758,6 +760,8 @@ class AsgiCallable:
 class WsgiCallable:
     """`headgate.http.server.callables.PythonWsgiCallable`"""
 
+    app: Any
+    _direct: Any
     def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
     def __call__(self, environ: Any, start_response: Any) -> Any:
         """The parts of a response."""
@@ -782,13 +786,8 @@ class RateLimitFields:
     def write_passing(self, decision: Decision) -> list[tuple[Any, Any]] | None:
         """The fields of a decision that passes at once and was decided by its store; None for any other."""
 
-@final
-class FieldSender:
-    """Passes messages of ASGI on, and adds fields to the head of a response; see `headgate.http.asgi.adding`."""
-
-    def __new__(cls, send: Callable[[Any], Any], fields: list[tuple[bytes, bytes]]) -> FieldSender: ...
-    def __call__(self, message: Any) -> Any:
-        """What `send` gives, an awaitable."""
+def adding(send: Callable[[Any], Any], fields: list[tuple[bytes, bytes]]) -> Callable[[Any], Any]:
+    """`headgate.http.server.asgi_messages.python_adding`"""
 
 def copied_response(response: Any, fields: list[tuple[bytes, bytes]]) -> Any:
     """`headgate.integrations.starlette.responses.python_copied`"""

@@ -366,13 +366,13 @@ def test_a_long_rust_file_has_its_reason() -> None:
         assert len(file.read_text().splitlines()) <= 300 or name in reasons, f"{name} passes 300 lines"
 
 
-def test_unsafe_code_is_in_one_file() -> None:
+def test_unsafe_code_is_in_one_file_of_a_crate() -> None:
     unsafe = {
         str(file.relative_to(ROOT / "rust"))
         for file in (ROOT / "rust").rglob("*.rs")
         if "target" not in file.parts and re.search(r"\bunsafe\b(?!_)", re.sub(r"//.*", "", file.read_text()))
     }
-    assert unsafe == {"core/src/memory.rs"}
+    assert unsafe == {"core/src/memory.rs", "python/src/bound_function.rs"}
 
 
 def test_the_cores_have_the_same_floor_plan() -> None:

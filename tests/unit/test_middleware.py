@@ -526,7 +526,7 @@ def test_guesses_at_once_are_as_many_as_guesses_one_after_another() -> None:
 
 # What adds fields to a response, in both cores
 
-ADDERS = [asgi.python_adding, *([cores.native.FieldSender] if cores.native is not None else [])]
+ADDERS = [asgi.python_adding, *([cores.native.adding] if cores.native is not None else [])]
 NATIVE_TELLERS = [cores.native.FieldStarter] if cores.native is not None else []
 NOBODY: Any = None
 OURS = [(b"ratelimit-policy", b"p"), (b"ratelimit", b"r")]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import struct
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -148,3 +150,38 @@ def _asked(kind: str, middleware: Any) -> httpx.Response:
             return await client.get("http://shop.example/")
 
     return asyncio.run(ask())
+
+
+# What a middleware keeps
+
+
+@pytest.mark.parametrize("told", [{"policy": POLICY}, {"limits": "9/hour"}])
+def test_the_application_of_a_middleware_may_be_exchanged(told: dict[str, Any]) -> None:
+    async def teapot(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 418, "headers": []})
+
+    middleware = _middleware(**told)
+    middleware.app = teapot
+    assert middleware.app is teapot
+    assert _statuses(middleware, 1) == [418]
+
+
+@pytest.mark.parametrize("kind", [asgi.RateLimitMiddleware, wsgi.RateLimitMiddleware])
+def test_a_middleware_in_a_circle_with_its_application_is_collected(kind: Any) -> None:
+    class App:
+        middleware: Any = None
+
+        def __call__(self, *told: Any) -> Any: ...
+
+    app = App()
+    app.middleware = kind(app, limits="5/minute")
+    gone = weakref.ref(app)
+    del app
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("kind", [asgi.RateLimitMiddleware, wsgi.RateLimitMiddleware])
+def test_a_middleware_that_was_not_made_says_what_it_lacks(kind: Any) -> None:
+    with pytest.raises(AttributeError, match="app"):
+        kind.__new__(kind).app  # noqa: B018

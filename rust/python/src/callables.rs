@@ -1,23 +1,59 @@
 //! Where servers and frameworks come in: what they call is native, so a request that passes at once enters no code of
 //! Python on its way.
 
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::attributes::Attribute;
 use crate::web_gate::{Passing, WebGate};
 
 /// The base of a middleware of ASGI; the native twin of `headgate.http.server.callables.PythonAsgiCallable`.
 #[pyclass(subclass, frozen, module = "headgate._native")]
-pub struct AsgiCallable;
+#[derive(Default)]
+pub struct AsgiCallable {
+    app: Attribute,
+    direct: Attribute,
+}
 
 #[pymethods]
 impl AsgiCallable {
     #[new]
     #[pyo3(signature = (*_told, **_named))]
     fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
-        Self
+        Self::default()
+    }
+
+    #[getter]
+    fn app(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.app.got(py, "app")
+    }
+
+    #[setter]
+    fn set_app(&self, py: Python<'_>, app: Py<PyAny>) {
+        self.app.set(py, Some(app));
+    }
+
+    #[getter(_direct)]
+    fn direct(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.direct.got(py, "_direct")
+    }
+
+    #[setter(_direct)]
+    fn set_direct(&self, py: Python<'_>, enforcer: Py<PyAny>) {
+        self.direct.set(py, Some(enforcer));
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.app.visit(&visit)?;
+        self.direct.visit(&visit)
+    }
+
+    fn __clear__(&self, py: Python<'_>) {
+        self.app.set(py, None);
+        self.direct.set(py, None);
     }
 
     fn __call__<'py>(
@@ -27,11 +63,11 @@ impl AsgiCallable {
         send: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let Some((enforcer, gate)) = direct(slf)? else {
+        let Some((enforcer, gate)) = direct(slf.get().direct.of(py, "_direct")?)? else {
             return slf.call_method1(intern!(py, "_judge"), (scope, receive, send));
         };
         match came(py, gate.get().sender(py, scope, send))? {
-            Ok(send) => slf.getattr(intern!(py, "app"))?.call1((scope, receive, send)),
+            Ok(send) => slf.get().app.of(py, "app")?.call1((scope, receive, send)),
             Err(decided) => slf.call_method1(intern!(py, "_judge_rest"), (scope, receive, send, enforcer, decided)),
         }
     }
@@ -39,14 +75,48 @@ impl AsgiCallable {
 
 /// The base of a middleware of WSGI; the native twin of `headgate.http.server.callables.PythonWsgiCallable`.
 #[pyclass(subclass, frozen, module = "headgate._native")]
-pub struct WsgiCallable;
+#[derive(Default)]
+pub struct WsgiCallable {
+    app: Attribute,
+    direct: Attribute,
+}
 
 #[pymethods]
 impl WsgiCallable {
     #[new]
     #[pyo3(signature = (*_told, **_named))]
     fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
-        Self
+        Self::default()
+    }
+
+    #[getter]
+    fn app(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.app.got(py, "app")
+    }
+
+    #[setter]
+    fn set_app(&self, py: Python<'_>, app: Py<PyAny>) {
+        self.app.set(py, Some(app));
+    }
+
+    #[getter(_direct)]
+    fn direct(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.direct.got(py, "_direct")
+    }
+
+    #[setter(_direct)]
+    fn set_direct(&self, py: Python<'_>, enforcer: Py<PyAny>) {
+        self.direct.set(py, Some(enforcer));
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.app.visit(&visit)?;
+        self.direct.visit(&visit)
+    }
+
+    fn __clear__(&self, py: Python<'_>) {
+        self.app.set(py, None);
+        self.direct.set(py, None);
     }
 
     fn __call__<'py>(
@@ -55,11 +125,11 @@ impl WsgiCallable {
         start_response: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let Some((enforcer, gate)) = direct(slf)? else {
+        let Some((enforcer, gate)) = direct(slf.get().direct.of(py, "_direct")?)? else {
             return slf.call_method1(intern!(py, "_judge"), (environ, start_response));
         };
         match came(py, gate.get().starter(py, environ, start_response))? {
-            Ok(start) => slf.getattr(intern!(py, "app"))?.call1((environ, start)),
+            Ok(start) => slf.get().app.of(py, "app")?.call1((environ, start)),
             Err(decided) => slf.call_method1(intern!(py, "_judge_rest"), (environ, start_response, enforcer, decided)),
         }
     }
@@ -67,13 +137,11 @@ impl WsgiCallable {
 
 /// The enforcer that judges whatever comes here, and its native gate; None where there is none, or Python is to find out.
 #[inline]
-fn direct<'py, T>(own: &Bound<'py, T>) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, WebGate>)>> {
-    let py = own.py();
-    let enforcer = own.as_any().getattr(intern!(py, "_direct"))?;
+fn direct<'py>(enforcer: Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, WebGate>)>> {
     if enforcer.is_none() {
         return Ok(None);
     }
-    let gate = enforcer.getattr(intern!(py, "web_gate"))?;
+    let gate = enforcer.getattr(intern!(enforcer.py(), "web_gate"))?;
     Ok(gate.cast_into::<WebGate>().ok().map(|gate| (enforcer, gate)))
 }
 

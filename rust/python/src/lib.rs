@@ -4,7 +4,9 @@ mod amounts;
 mod answers;
 mod any_table;
 mod arguments;
+mod attributes;
 mod bound;
+mod bound_function;
 mod callables;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod check_batch;
@@ -138,9 +140,9 @@ mod _native {
     #[pymodule_export]
     use crate::route_places::RoutePlaces;
     #[pymodule_export]
-    use crate::sender::FieldSender;
-    #[pymodule_export]
     use crate::sender::FieldStarter;
+    #[pymodule_export]
+    use crate::sender::adding;
     #[pymodule_export]
     use crate::settlement::Settlement;
     #[pymodule_export]

@@ -127,11 +127,11 @@ fn found_in<'py>(
     spelling: Spelling,
 ) -> Result<Lines<'py>, Trouble> {
     if let Ok(pair) = pair.cast::<PyTuple>() {
-        if pair.len() != 2 {
+        let [name, value] = pair.as_slice() else {
             return Err(Trouble::Python);
-        }
-        return match is_spelled(&*pair.get_borrowed_item(0)?, wanted, spelling)? {
-            true => found.and(Text::of_latin1(pair.get_item(1)?)?),
+        };
+        return match is_spelled(name, wanted, spelling)? {
+            true => found.and(Text::of_latin1(value.clone())?),
             false => Ok(found),
         };
     }

@@ -1,36 +1,36 @@
 //! What stands between an application and its server, and adds fields to the head of the response.
 
+use std::ffi::CStr;
+
+use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-/// A `send` of ASGI; the native twin of `headgate.http.asgi.adding`.
-#[pyclass(frozen, module = "headgate._native")]
-pub struct FieldSender {
-    send: Py<PyAny>,
-    fields: Py<PyList>,
+use crate::bound_function::{OneArgument, bound_function};
+
+/// A `send` of ASGI that adds these fields; the native twin of `headgate.http.asgi.python_adding`.
+#[pyfunction]
+pub fn adding<'py>(send: &Bound<'py, PyAny>, fields: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+    bound_function::<SendWithFields>(&PyTuple::new(send.py(), [send, fields.as_any()])?)
 }
 
-#[pymethods]
-impl FieldSender {
-    #[new]
-    pub fn new(send: Py<PyAny>, fields: Py<PyList>) -> Self {
-        Self { send, fields }
-    }
+/// What such a `send` does. It is bound to (the `send` that it passes messages to, the fields).
+struct SendWithFields;
+
+impl OneArgument for SendWithFields {
+    const NAME: &'static CStr = c"send_with_fields";
 
     /// Gives what `send` gives: an awaitable.
-    fn __call__<'py>(&self, py: Python<'py>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn call<'py>(bound_to: &Bound<'py, PyTuple>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let [send, fields] = bound_to.as_slice() else {
+            return Err(PyTypeError::new_err("a send that adds fields is bound to a send and to them"));
+        };
         if is_head(message)? {
-            return self.send.bind(py).call1((self.with_told(py, message)?,));
+            return send.call1((with_told(message, fields.cast::<PyList>()?)?,));
         }
-        self.send.bind(py).call1((message,))
-    }
-
-    /// An application may keep it in the scope, which the server's `send` leads to.
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.send)?;
-        visit.call(&self.fields)
+        send.call1((message,))
     }
 }
 
@@ -53,22 +53,21 @@ fn is_head(message: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(matches!(kind, Some("http.response.start" | "websocket.accept" | "websocket.http.response.start")))
 }
 
-impl FieldSender {
-    /// The message with the fields, but for those that the application wrote itself. It is another message: an
-    /// application may send the same one again, to another client.
-    fn with_told<'py>(&self, py: Python<'py>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-        let headers = intern!(py, "headers");
-        let told = match message.cast_exact::<PyDict>() {
-            Ok(message) => message.copy()?,
-            Err(_) => py.get_type::<PyDict>().call1((message,))?.cast_into::<PyDict>()?,
-        };
-        let own = match told.get_item(headers)? {
-            Some(own) if !own.is_none() => list_of(&own)?,
-            _ => PyList::empty(py),
-        };
-        told.set_item(headers, with_fields(&own, self.fields.bind(py), is_told)?)?;
-        Ok(told)
-    }
+/// The message with the fields, but for those that the application wrote itself. It is another message: an application
+/// may send the same one again, to another client.
+fn with_told<'py>(message: &Bound<'py, PyAny>, fields: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyDict>> {
+    let py = message.py();
+    let headers = intern!(py, "headers");
+    let told = match message.cast_exact::<PyDict>() {
+        Ok(message) => message.copy()?,
+        Err(_) => py.get_type::<PyDict>().call1((message,))?.cast_into::<PyDict>()?,
+    };
+    let own = match told.get_item(headers)? {
+        Some(own) if !own.is_none() => list_of(&own)?,
+        _ => PyList::empty(py),
+    };
+    told.set_item(headers, with_fields(&own, fields, is_told)?)?;
+    Ok(told)
 }
 
 /// A `start_response` of WSGI; the native twin of `headgate.http.wsgi.telling`.
@@ -166,8 +165,8 @@ pub fn is_told<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> Py
     let is_it = |own: &Bound<'_, PyAny>| own.cast::<PyBytes>().is_ok_and(|own| own.as_bytes() == name);
     for field in fields.iter() {
         let found = match field.cast_exact::<PyTuple>() {
-            Ok(pair) => is_it(&*pair.get_borrowed_item(0)?),
-            Err(_) => is_it(&name_of(&field)?),
+            Ok(pair) if !pair.is_empty() => is_it(&pair.as_slice()[0]),
+            _ => is_it(&name_of(&field)?),
         };
         if found {
             return Ok(true);

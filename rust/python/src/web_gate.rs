@@ -18,7 +18,7 @@ use crate::gate_limits::{Asking, Fields, Limits, Said};
 use crate::gate_subject::Trouble;
 use crate::key_text::KeyText;
 use crate::scope_subject::{ScopeSubject, is_type};
-use crate::sender::{FieldSender, FieldStarter};
+use crate::sender::{FieldStarter, adding};
 use crate::web_reading::Reading;
 
 /// What a response says of a request that passes at once.
@@ -169,9 +169,7 @@ impl WebGate {
             None => Err(None),
             Some(Came::Told(told)) => Err(Some(told)),
             Some(Came::Silently) => Ok(send.clone()),
-            Some(Came::Passes(fields)) => {
-                Ok(Bound::new(py, FieldSender::new(send.clone().unbind(), fields.unbind()))?.into_any())
-            }
+            Some(Came::Passes(fields)) => Ok(adding(send, &fields)?),
         })
     }
 

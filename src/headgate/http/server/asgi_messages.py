@@ -66,7 +66,7 @@ def python_adding(send: Send, fields: Fields) -> Send:
     return send_with_fields
 
 
-adding: Callable[[Send, Fields], Send] = python_adding if core.native is None else core.native.FieldSender
+adding: Callable[[Send, Fields], Send] = python_adding if core.native is None else core.native.adding
 
 
 def unstored(send: Send) -> Send:

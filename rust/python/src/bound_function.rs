@@ -1,0 +1,63 @@
+//! Builtin functions that are bound to what they need. Of all callables that native code can make, they are made,
+//! called and freed in the fewest steps: an object of a class of its own with `__call__` takes three times as many, for
+//! its class, for a tuple of its arguments, and for reading them.
+
+#![allow(unsafe_code)] // the library has such functions for modules alone
+
+use std::ffi::CStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use pyo3::ffi;
+use pyo3::panic::PanicException;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+/// A function of one argument.
+pub trait OneArgument {
+    /// What `repr` says of it.
+    const NAME: &'static CStr;
+
+    /// What it does, with the tuple that it is bound to.
+    fn call<'py>(bound_to: &Bound<'py, PyTuple>, argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>;
+}
+
+struct Definition<F>(F);
+
+impl<F: OneArgument> Definition<F> {
+    const OF: &'static ffi::PyMethodDef = &ffi::PyMethodDef {
+        ml_name: F::NAME.as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunction: enter::<F> },
+        ml_flags: ffi::METH_O,
+        ml_doc: ptr::null(),
+    };
+}
+
+/// A function that is bound to a tuple.
+pub fn bound_function<'py, F: OneArgument>(to: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+    let definition = ptr::from_ref(Definition::<F>::OF).cast_mut();
+    // SAFETY: the definition lives as long as the program, and nobody writes to it; of the tuple, the function has a
+    // reference of its own; what is given back is new, or null with an error set.
+    unsafe { Bound::from_owned_ptr_or_err(to.py(), ffi::PyCFunction_NewEx(definition, to.as_ptr(), ptr::null_mut())) }
+}
+
+unsafe extern "C" fn enter<F: OneArgument>(
+    bound_to: *mut ffi::PyObject,
+    argument: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: only the interpreter calls this, on a thread that is attached to it, with the tuple that the function is
+    // bound to and an argument; it lends both until this returns.
+    let (py, bound_to, argument) = unsafe {
+        let py = Python::assume_attached();
+        let bound_to = Borrowed::from_ptr(py, bound_to).cast_unchecked::<PyTuple>();
+        (py, bound_to, Borrowed::from_ptr(py, argument))
+    };
+    let came = catch_unwind(AssertUnwindSafe(|| F::call(&bound_to, &argument)));
+    match came.unwrap_or_else(|_| Err(PanicException::new_err("a native function panicked"))) {
+        Ok(came) => came.into_ptr(),
+        Err(error) => {
+            error.restore(py);
+            ptr::null_mut()
+        }
+    }
+}
