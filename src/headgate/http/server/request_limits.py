@@ -66,7 +66,7 @@ class Charge(NamedTuple):
 class RequestLimits:
     """Asks limiters for requests, all on one store. `told` are `headgate.http.server.options.Options`."""
 
-    def __init__(self, told: dict[str, Any], *, asynchronous: bool, routed: bool) -> None:
+    def __init__(self, told: dict[str, Any], *, asynchronous: bool, routed: bool, keeps_charges: bool = False) -> None:
         self._asynchronous = asynchronous
         self._exempt = function_of(told, "exempt")
         self._key = function_of(told, "key")
@@ -74,7 +74,7 @@ class RequestLimits:
         self._refuse_repeated = one_of(told, "repeated", "count", "refuse") == "refuse"
         self._counts = function_of(told, "counts")
         self._routed = routed
-        self._keeps_charges = routed or self._counts is not None
+        self._keeps_charges = keeps_charges or self._counts is not None
         self._wait = _seconds(told)
         self._name = told.get("name", "")
         self._shadow = check_flag("shadow", told.get("shadow", False))
