@@ -134,8 +134,8 @@ class Enforcer:
         self.holds = source.holds
         """Whether requests are held until their responses have ended."""
 
-        self.waits = isinstance(source, GateRequests) and source.waits
-        """Whether requests may wait in line, as rules of a policy say."""
+        self.waits = source.waits
+        """Whether requests may wait in line before they are refused."""
 
         self.settles = self.counts or self.holds
         """Whether what counts is known only when the application has answered, or is freed then."""
