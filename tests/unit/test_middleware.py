@@ -705,3 +705,11 @@ def test_an_error_of_the_applications_own_is_not_the_limiters() -> None:
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
     with pytest.raises(StoreUnavailable, match="own store"):
         asyncio.run(app(scope, NOBODY, NOBODY))
+
+
+@pytest.mark.parametrize("sent", ["shop.example", "user@Shop.example:80", "other.example:1@shop.example"])
+def test_a_rule_for_a_host_is_for_requests_that_name_it_behind_a_user(sent: str) -> None:
+    rule = {"name": "shop", "by": ["host"], "match": {"host": "shop.example"}, "limits": "1/hour"}
+    policy = {"version": 1, "exempt": [{"host": "user"}], "rules": [rule]}
+    app = asgi.RateLimitMiddleware(Starlette(routes=[Route("/", _read)]), policy=policy)
+    assert [drive_scope(app, "/", headers=[(b"host", sent.encode())])[0]["status"] for _ in range(2)] == [200, 429]
