@@ -713,3 +713,11 @@ def test_a_rule_for_a_host_is_for_requests_that_name_it_behind_a_user(sent: str)
     policy = {"version": 1, "exempt": [{"host": "user"}], "rules": [rule]}
     app = asgi.RateLimitMiddleware(Starlette(routes=[Route("/", _read)]), policy=policy)
     assert [drive_scope(app, "/", headers=[(b"host", sent.encode())])[0]["status"] for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize("by", ["ip", "method"])
+def test_a_method_that_is_sent_in_small_letters_is_the_one_in_capitals(by: str) -> None:
+    rule = {"name": "login", "by": [by], "match": {"method": "POST"}, "limits": "1/hour"}
+    app = asgi.RateLimitMiddleware(Starlette(routes=[Route("/", _read)]), {"version": 1, "rules": [rule]})
+    answers = [drive_scope(app, "/", method=method)[0]["status"] for method in ("POST", "post", "Post", "pOST")]
+    assert answers == [405, 429, 429, 429]
