@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import httpx
 import pytest
@@ -158,3 +160,22 @@ def test_handshakes_that_the_inner_one_refuses_are_not_charged() -> None:
     assert [asked(name) for name in (b"a", b"a", b"a", b"a", b"b", b"b", b"b")] == (
         [accepted] * 2 + [closed] * 2 + [accepted] * 2 + [closed]
     )
+
+
+@pytest.mark.parametrize("outer", [{}, {"counts": lambda request, response: True}])
+def test_a_request_that_passes_leaves_nothing_to_the_garbage_collector(outer: dict[str, Any]) -> None:
+    class Environ(dict[str, Any]):
+        """One that a reference to can be weak."""
+
+    inner = wsgi.RateLimitMiddleware(site, limits=INNER)
+    app = wsgi.RateLimitMiddleware(inner, limits=OUTER, **outer)
+    environ = Environ(REQUEST_METHOD="GET", PATH_INFO="/", REMOTE_ADDR="203.0.113.9")
+    gone = ref(environ)
+    gc.disable()
+    try:
+        parts: Any = app(environ, lambda *told: None)
+        assert b"".join(parts) == b"read"
+        del environ, parts
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from typing import Any, cast
+from weakref import ref
 
 from headgate.http.server.enforcer import Enforcer, PlaceOf
 from headgate.http.server.exchange import Exchange
@@ -21,7 +22,10 @@ JUDGED = "headgate.middlewares"
 """Where a scope or an environ keeps what judged its request."""
 
 _AROUND = "headgate.around"
-"""Where it keeps the exchanges of those that let its request pass and have others behind them."""
+"""Where it keeps references to the exchanges of those that let its request pass and have others behind them.
+
+They are weak: a circle would wait for the garbage collector.
+"""
 
 
 class NestedEnforcers:
@@ -54,16 +58,16 @@ def nested(enforcer: Enforcer, options: Options, *, asynchronous: bool) -> Neste
     return NestedEnforcers(enforcer, options, asynchronous=asynchronous) if enforcer.shares_store else None
 
 
-def around(scope: MutableMapping[str, Any], own: object) -> tuple[Any, ...]:
+def around(scope: MutableMapping[str, Any], own: object) -> list[Any]:
     """The exchanges of the middlewares that let a request pass on its way to `own`.
 
     None where it has passed `own` already: then the application asks itself, with the scope that it was given, or a
     copy of it.
     """
-    exchanges: tuple[Exchange, ...] = scope.get(_AROUND, ())
-    return () if any(exchange.has_asked(own) for exchange in exchanges) else exchanges
+    exchanges: list[Exchange] = [exchange for known in scope.get(_AROUND, ()) if (exchange := known()) is not None]
+    return [] if any(exchange.has_asked(own) for exchange in exchanges) else exchanges
 
 
 def leave(scope: MutableMapping[str, Any], exchange: Exchange, own: object) -> None:
-    """Leave the exchange of `own`, which let a request pass, to those behind it."""
-    scope[_AROUND] = (*around(scope, own), exchange)
+    """Leave the exchange of `own`, which let a request pass, to those behind it, for as long as `own` keeps it."""
+    scope[_AROUND] = (*map(ref, around(scope, own)), ref(exchange))
