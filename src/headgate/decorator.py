@@ -68,6 +68,8 @@ class CallLimit:
             raise ConfigError("limit is written with parentheses, @limiter.limit(), also where no key is given")
         if not callable(cost):
             counted.read(cost)
+        check_plain("key", key)
+        check_plain("cost", cost)
         if on_refusal not in ("raise", "wait") and not callable(on_refusal):
             raise ConfigError(f'on_refusal is "raise", "wait" or a function, not {on_refusal!r}')
         if timeout is not None and on_refusal != "wait":
@@ -189,6 +191,12 @@ def is_being_decorated(function: object) -> bool:
     lines = [line for _, _, line in code.co_lines() if line is not None]
     is_its_own = any(code is constant for constant in frame.f_code.co_consts)
     return is_its_own and code.co_firstlineno <= frame.f_lineno <= max(lines)
+
+
+def check_plain(name: str, function: object) -> None:
+    """Raise ConfigError for a coroutine function where a function is asked without awaiting it."""
+    if callable(function) and is_coroutine_function(function):
+        raise ConfigError(f"{name} is no coroutine function: nothing awaits what it gives")
 
 
 def is_coroutine_function(function: Callable[..., object]) -> bool:

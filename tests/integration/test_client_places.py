@@ -135,6 +135,17 @@ def test_a_stream_of_requests_holds_its_place_until_it_is_closed(url: str) -> No
         assert free(limiter) == 1
 
 
+def test_a_stream_of_requests_that_is_closed_as_a_file_frees_its_place(url: str) -> None:
+    limiter = Limiter("1 concurrent")
+    with session_of(limiter, timeout=0.2) as client:
+        response = client.get(f"{url}/stream", stream=True)
+        with response.raw as file:
+            assert file.read(4) == b"part"
+            assert free(limiter) == 0
+        assert free(limiter) == 1
+        assert client.get(f"{url}/").status_code == 200
+
+
 @pytest.mark.parametrize(("method", "path"), [("HEAD", "/"), ("GET", "/nothing"), ("DELETE", "/gone")])
 def test_a_response_of_requests_without_a_body_holds_no_place(method: str, path: str, url: str) -> None:
     limiter = Limiter("1 concurrent")

@@ -90,7 +90,7 @@ ARGUMENTS: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
     "is_in": st.tuples(PACKED, NETWORKS),
     "forwarded_for": st.tuples(FORWARDED | mixed('"', "\\", ",", ";", "=", "for", "é", " ", "\n")),
     "host_of": st.tuples(mixed("A", "b.", ".", ":80", "[", "]", "::1", ",", *SPACES)),
-    "hosts_of": st.tuples(mixed("A", "b.", ".", ":80", "[", "]", "::1", ",", "," * 16, *SPACES)),
+    "hosts_of": st.tuples(mixed("A", "b.", "@", ".", ":80", "[", "]", "::1", ",", "," * 16, *SPACES)),
     "one_spelling": st.tuples(mixed("Basic", "bearer", "eyJ", "QQ==", "QR", "=", ".", "\u212a", *SPACES)),
     "plain_token": st.tuples(TOKENS | TOKENS.map("eyJ".__add__)),
     "bounded": st.tuples(st.text() | st.builds(str.__mul__, st.sampled_from("aé😀"), st.integers(250, 260))),

@@ -493,6 +493,9 @@ class AsyncServer(Server):
 # --- options
 
 
+async def _coroutine(request: Any) -> Any: ...
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -508,6 +511,8 @@ class AsyncServer(Server):
         ({"adaptive": True, "adaptive_k": 0.5}, "adaptive_k is a number from 1 to 1000, not 0.5"),
         ({"adaptive_k": 2}, "adaptive_k goes with adaptive=True"),
         ({"key": "user"}, "key is a function of the request, not 'user'"),
+        ({"key": _coroutine}, "key is no coroutine function: nothing awaits what it gives"),
+        ({"limits": "5/second", "cost": _coroutine}, "cost is no coroutine function: nothing awaits what it gives"),
         ({"clock": 5}, "clock is a clock, with now_us and let_pass, not 5"),
         ({"random": 0.5}, "random is a function that gives numbers from 0 up to 1, not 0.5"),
         ({"limits": "5/second", "cost": -1}, "cost is a whole number from 0, or a function of the request, not -1"),

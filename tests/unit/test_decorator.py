@@ -281,6 +281,12 @@ def test_what_cannot_be_meant_is_refused_where_it_is_written(core: str) -> None:
         limiter.limit("")
     with pytest.raises(ArgumentError, match="a cost is at least 0"):
         limiter.limit("key", cost=-1)
+
+    async def later(*args: object) -> Any: ...
+
+    for told in ({"key": later}, {"cost": later}):
+        with pytest.raises(ConfigError, match="is no coroutine function: nothing awaits what it gives"):
+            make_async(core, "1/hour").limit(**told)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="is not async: use Limiter"):
 
         @make_async(core, "1/hour").limit("key")

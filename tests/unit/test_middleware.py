@@ -705,3 +705,19 @@ def test_an_error_of_the_applications_own_is_not_the_limiters() -> None:
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
     with pytest.raises(StoreUnavailable, match="own store"):
         asyncio.run(app(scope, NOBODY, NOBODY))
+
+
+@pytest.mark.parametrize("sent", ["shop.example", "user@Shop.example:80", "other.example:1@shop.example"])
+def test_a_rule_for_a_host_is_for_requests_that_name_it_behind_a_user(sent: str) -> None:
+    rule = {"name": "shop", "by": ["host"], "match": {"host": "shop.example"}, "limits": "1/hour"}
+    policy = {"version": 1, "exempt": [{"host": "user"}], "rules": [rule]}
+    app = asgi.RateLimitMiddleware(Starlette(routes=[Route("/", _read)]), policy=policy)
+    assert [drive_scope(app, "/", headers=[(b"host", sent.encode())])[0]["status"] for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize("by", ["ip", "method"])
+def test_a_method_that_is_sent_in_small_letters_is_the_one_in_capitals(by: str) -> None:
+    rule = {"name": "login", "by": [by], "match": {"method": "POST"}, "limits": "1/hour"}
+    app = asgi.RateLimitMiddleware(Starlette(routes=[Route("/", _read)]), {"version": 1, "rules": [rule]})
+    answers = [drive_scope(app, "/", method=method)[0]["status"] for method in ("POST", "post", "Post", "pOST")]
+    assert answers == [405, 429, 429, 429]

@@ -37,6 +37,7 @@ from headgate.http.server.client_watch import ClientWatch
 from headgate.integrations import aiohttp as limited_aiohttp
 from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
 from headgate.integrations.litestar import RateLimitPlugin
+from headgate.integrations.starlette import RateLimits, RouteLimit
 from headgate.service.app import Service
 from headgate.service.http.messages import ServiceRequest, ServiceResponse, WaitingReply
 from headgate.testing import ManualClock
@@ -159,6 +160,60 @@ def test_a_client_that_goes_away_is_refused_and_never_reaches_the_application(ki
         client.goes(kind)
         await asyncio.wait_for(client.task, 30)
         assert decided == [False] and not gate._waits.lines
+
+    asyncio.run(main())
+
+
+def of_asgi(**options: Any) -> Any:
+    return asgi.RateLimitMiddleware(echo, **options)
+
+
+def of_starlette(**options: Any) -> Any:
+    return RouteLimit(echo, rate_limits=RateLimits(), **options)
+
+
+def of_litestar(**options: Any) -> Any:
+    @get("/", sync_to_thread=False)
+    def read() -> str:
+        return "read"
+
+    return Litestar([read], plugins=[RateLimitPlugin(**options)])
+
+
+@pytest.mark.parametrize("make", [of_asgi, of_starlette, of_litestar])
+def test_clients_that_go_away_while_they_wait_for_plain_limits_are_refused(make: Any) -> None:
+    async def main() -> None:
+        decided: list[bool] = []
+        app = make(
+            limits="1/hour bucket", wait=7200.0, on_decision=lambda _, decision: decided.append(decision.allowed)
+        )
+        first = AsgiClient(app)
+        first.says(b"")
+        assert await first.status() == 200
+        gone = [AsgiClient(app) for _ in range(5)]
+        for client in gone:
+            client.goes()
+        assert [await client.status() for client in gone] == [429] * 5
+        assert decided == [True] + [False] * 5
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_request_leaves_the_line_of_plain_limits() -> None:
+    async def main() -> None:
+        app = asgi.RateLimitMiddleware(echo, limits="1/hour bucket", wait=7200.0)
+        first = AsgiClient(app)
+        first.says(b"")
+        assert await first.status() == 200
+        for turns in range(6):  # it is cancelled before it has begun to wait, and as it waits
+            client = AsgiClient(app)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            client.task.cancel()
+            await asyncio.wait([client.task])
+            assert client.task.cancelled()
+            client.goes()  # to what may still receive
+        await until_async(lambda: len(asyncio.all_tasks()) == 1)
 
     asyncio.run(main())
 

@@ -60,6 +60,21 @@ def one(endpoint: Any, path: str = "/", **options: Any) -> Starlette:
 # What is counted together: the template
 
 
+def test_methods_of_a_class_count_together_however_a_client_spells_them(limits: Limits) -> None:
+    class Items(HTTPEndpoint):
+        @limits("1/hour")
+        async def post(self, request: Request) -> Response:
+            return PlainTextResponse("made")
+
+        async def dispatch(self) -> None:  # as Starlette has it before 1.3
+            response = await self.post(Request(self.scope, self.receive))
+            await response(self.scope, self.receive, self.send)
+
+    app = Starlette(routes=[Route("/", Items)])
+    answers = [drive(app, "/", method=method)[0]["status"] for method in ("POST", "post", "pOsT", "POST")]
+    assert answers == [200, 429, 429, 429]
+
+
 def test_an_endpoint_counts_under_its_whole_template(limits: Limits) -> None:
     limited = limits("9/minute")(read)
 

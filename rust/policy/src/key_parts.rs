@@ -40,12 +40,21 @@ fn without_port(name: &str) -> &str {
 }
 
 /// The hosts that a request names, each once, without ports and in lower case; more than one if it has a list.
+///
+/// `user@host` is two: of a URL made with it, the part after the `@` is the host (RFC 3986, 3.2).
 pub fn hosts_of(host: &str) -> Result<SmallVec<[Cow<'_, str>; 1]>, CannotSay> {
     let mut hosts = SmallVec::new();
-    for name in host.splitn(MOST_HOSTS + 1, ',') {
+    let mut add = |name| -> Result<(), CannotSay> {
         let name = host_of(name)?;
         if !hosts.contains(&name) {
             hosts.push(name);
+        }
+        Ok(())
+    };
+    for name in host.splitn(MOST_HOSTS + 1, ',') {
+        add(name)?;
+        if let Some((_, behind)) = name.rsplit_once('@') {
+            add(behind)?;
         }
     }
     Ok(hosts)

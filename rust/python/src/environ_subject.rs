@@ -94,13 +94,7 @@ impl Subject for EnvironSubject<'_, '_> {
     fn method(&self) -> Result<&str, Trouble> {
         let read = || -> Result<Text<'_>, Trouble> {
             let name = intern!(self.environ.py(), "REQUEST_METHOD");
-            let method = Text::of(self.environ.get_item(name)?.ok_or(Trouble::Python)?)?;
-            let text = method.as_str()?;
-            if !text.is_ascii() {
-                return Err(Trouble::Python); // upper case beyond ASCII is in tables of Unicode
-            }
-            let has_lower = text.bytes().any(|byte| byte.is_ascii_lowercase());
-            Ok(if has_lower { Text::Own(text.to_ascii_uppercase()) } else { method })
+            Text::of(self.environ.get_item(name)?.ok_or(Trouble::Python)?)?.in_upper_case()
         };
         sent(&self.method, read)?.as_str()
     }

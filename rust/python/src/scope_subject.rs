@@ -161,7 +161,8 @@ impl Subject for ScopeSubject<'_, '_> {
 
     fn method(&self) -> Result<&str, Trouble> {
         let name = intern!(self.scope.py(), "method");
-        sent(&self.method, || self.scope.get_item(name)?.map_or(Ok(Text::Known("GET")), Text::of))?.as_str()
+        let read = || self.scope.get_item(name)?.map_or(Ok(Text::Known("GET")), Text::of)?.in_upper_case();
+        sent(&self.method, read)?.as_str()
     }
 
     #[inline]

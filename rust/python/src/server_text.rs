@@ -48,6 +48,17 @@ impl<'py> Text<'py> {
             Self::Known(text) => Ok(text),
         }
     }
+
+    /// As methods are compared.
+    #[inline]
+    pub fn in_upper_case(self) -> Result<Self, Trouble> {
+        let text = self.as_str()?;
+        if !text.is_ascii() {
+            return Err(Trouble::Python); // upper case beyond ASCII is in tables of Unicode
+        }
+        let has_lower = text.bytes().any(|byte| byte.is_ascii_lowercase());
+        Ok(if has_lower { Self::Own(text.to_ascii_uppercase()) } else { self })
+    }
 }
 
 /// The lines of a header as they were sent.

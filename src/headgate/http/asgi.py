@@ -26,12 +26,13 @@ from headgate.http.server.asgi_messages import (
     refuse,
 )
 from headgate.http.server.asgi_request import AsgiRequest
+from headgate.http.server.behind import is_before
 from headgate.http.server.callables import AsgiCallable, mark_coroutine_function
 from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Judgement
-from headgate.http.server.nested import JUDGED, nested
+from headgate.http.server.nested import JUDGED, around, leave, nested
 from headgate.http.server.options import AnyPolicy, Options, check_fallback
 from headgate.http.server.scope_exchange import ScopeExchange
 from headgate.policy.gate import AsyncGate
@@ -74,9 +75,17 @@ class RateLimitMiddleware(AsgiCallable):
     ) -> None:
         self.app = app
         check_flag("websockets", websockets)
-        self._enforcer = Enforcer(policy, options, asynchronous=True, kind=self.request_kind, websockets=websockets)
+        self._is_outer = policy is None and is_before(RateLimitMiddleware, app)
+        self._enforcer = Enforcer(
+            policy,
+            options,
+            asynchronous=True,
+            keeps_charges=self._is_outer,
+            kind=self.request_kind,
+            websockets=websockets,
+        )
         self._nested = nested(self._enforcer, options, asynchronous=True)
-        self._direct = self._enforcer if self._nested is None else None
+        self._direct = self._enforcer if self._nested is None and not self._is_outer else None
         warn_outside_of_cors(self, app)
         self._websockets = websockets
         self._fallback = check_fallback(fallback)
@@ -91,7 +100,7 @@ class RateLimitMiddleware(AsgiCallable):
             elif scope["type"] != "lifespan":
                 enforcer = self._nested.enforcer(scope)
         natively = enforcer.natively
-        if natively is not None:
+        if natively is not None and not self._is_outer:
             try:
                 decided = natively(scope, send)
             except StoreError as error:
@@ -109,7 +118,7 @@ class RateLimitMiddleware(AsgiCallable):
         if enforcer.waits:
             receive = watching(scope, receive)
         request: AsgiRequest | None = None
-        if not enforcer.settles:
+        if not enforcer.settles and not self._is_outer:
             if decided is None:
                 request = self.request_kind(scope)
                 try:
@@ -125,11 +134,19 @@ class RateLimitMiddleware(AsgiCallable):
                 await self.app(scope, receive, adding(send, told) if told else send)
                 return
         exchange = ScopeExchange()
-        judged = exchange.judge_scope(enforcer, self.request_kind, (scope,), decided, request)
+        if self._is_outer:
+            judged = exchange.judge_route(enforcer, scope, self.request_kind, "", self)
+        else:
+            judged = exchange.judge_scope(enforcer, self.request_kind, (scope,), decided, request)
         judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is not None:
+            for outer in around(scope, self):
+                await outer.take_back_async()
             await refuse(judgement.refusal, scope, receive, send, self._fallback)
-        elif enforcer.settles:
+            return
+        if self._is_outer:
+            leave(scope, exchange, self)
+        if enforcer.settles:
             await exchange.run(self.app, scope, receive, send)
         else:
             fields = exchange.encoded_fields() if judgement.told is None else judgement.told

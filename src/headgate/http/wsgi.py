@@ -15,11 +15,12 @@ from urllib.parse import quote
 
 from headgate.decision import Decision
 from headgate.errors import StoreError
+from headgate.http.server.behind import is_before
 from headgate.http.server.callables import WsgiCallable
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Exchange
-from headgate.http.server.nested import JUDGED, nested
+from headgate.http.server.nested import JUDGED, around, leave, nested
 from headgate.http.server.options import AnyPolicy, Options, Response, check_fallback
 from headgate.http.server.wsgi_messages import (
     Environ,
@@ -61,9 +62,12 @@ class RateLimitMiddleware(WsgiCallable):
         **options: Unpack[Options],
     ) -> None:
         self.app = app
-        self._enforcer = Enforcer(policy, options, asynchronous=False, kind=self.request_kind)
+        self._is_outer = policy is None and is_before(RateLimitMiddleware, app)
+        self._enforcer = Enforcer(
+            policy, options, asynchronous=False, keeps_charges=self._is_outer, kind=self.request_kind
+        )
         self._nested = nested(self._enforcer, options, asynchronous=False)
-        self._direct = self._enforcer if self._nested is None else None
+        self._direct = self._enforcer if self._nested is None and not self._is_outer else None
         self._fallback = check_fallback(fallback)
 
     def _judge(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -74,7 +78,7 @@ class RateLimitMiddleware(WsgiCallable):
                 environ[JUDGED] = self._nested.first
             else:
                 enforcer = self._nested.enforcer(environ)
-        if enforcer.natively is not None:
+        if enforcer.natively is not None and not self._is_outer:
             try:
                 decided = enforcer.natively(environ, start_response)
             except StoreError as error:
@@ -87,7 +91,7 @@ class RateLimitMiddleware(WsgiCallable):
         self, environ: Environ, start_response: StartResponse, enforcer: Enforcer, decided: Any
     ) -> Iterable[bytes]:
         request = self.request_kind(environ)
-        if not enforcer.settles:
+        if not enforcer.settles and not self._is_outer:
             if decided is None:
                 try:
                     decided = enforcer.ask(request)
@@ -100,8 +104,13 @@ class RateLimitMiddleware(WsgiCallable):
             if told is not None:
                 return self.app(environ, telling(start_response, told) if told else start_response)
         exchange = Exchange()
-        judgement = exchange.judge(enforcer, request, None, "", decided)
+        judgement = exchange.judge(enforcer, request, self, "", decided, environ if self._is_outer else None)
         refusal = judgement.refusal
+        if refusal is not None:
+            for outer in around(environ, self):
+                outer.take_back()
+        elif self._is_outer:
+            leave(environ, exchange, self)
         if refusal is not None and self._fallback is None:
             return send_refusal(start_response, refusal, head=environ["REQUEST_METHOD"] == "HEAD")
         fields = exchange.fields() if judgement.told is None else judgement.told

@@ -127,15 +127,19 @@ class _Wire:
             return
         this = ref(raw)  # which stays free of a cycle: a response that is dropped closes its connection at once
 
-        def release_and_free() -> None:
-            own = this()
-            try:
-                if own is not None:
-                    type(own).release_conn(own)
-            finally:
-                held.free()
+        def ending(name: str) -> Callable[[], None]:
+            def end_and_free() -> None:
+                own = this()
+                try:
+                    if own is not None:
+                        getattr(type(own), name)(own)
+                finally:
+                    held.free()
 
-        raw.release_conn = release_and_free  # urllib3 calls it when the body has ended, requests when closed
+            return end_and_free
+
+        raw.release_conn = ending("release_conn")  # urllib3 calls it when the body has ended, requests when closed
+        raw.close = ending("close")  # what reads a file closes it, and io does when the file is dropped
 
     def answer(self, response: requests.Response) -> ServerResponse:
         return ServerResponse(response.status_code, response.headers, response)

@@ -31,8 +31,18 @@ def host_of(host: str) -> str:
 
 
 def hosts_of(host: str) -> list[str]:
-    """The hosts that a request names, each once, without ports and in lower case; more than one if it has a list."""
-    return list(dict.fromkeys(map(host_of, host.split(",", _MOST_HOSTS)))) if "," in host else [host_of(host)]
+    """The hosts that a request names, each once, without ports and in lower case; more than one if it has a list.
+
+    `user@host` is two: of a URL made with it, the part after the `@` is the host (RFC 3986, 3.2).
+    """
+    if "," not in host and "@" not in host:
+        return [host_of(host)]
+    names: list[str] = []
+    for name in host.split(",", _MOST_HOSTS):
+        names.append(host_of(name))
+        if "@" in name:
+            names.append(host_of(name.rpartition("@")[2]))
+    return list(dict.fromkeys(names))
 
 
 def one_spelling(credentials: str) -> str:

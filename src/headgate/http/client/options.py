@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.costs import Cost
+from headgate.decorator import check_plain
 from headgate.errors import ArgumentError, ConfigError, check_flag
 from headgate.http.client.places import holds
 from headgate.keys import Key, check_cost
@@ -108,6 +109,8 @@ def read_options(limits: ClientLimits, options: Options, *, asynchronous: bool) 
     key, clock, chance = options.get("key"), options.get("clock", SYSTEM_CLOCK), options.get("random", random.random)
     if key is not None and not callable(key):
         raise ConfigError(f"key is a function of the request, not {key!r}")
+    check_plain("key", key)
+    check_plain("cost", options.get("cost"))
     if not isinstance(clock, Clock):
         raise ConfigError(f"clock is a clock, with now_us and let_pass, not {clock!r}")
     if not callable(chance):

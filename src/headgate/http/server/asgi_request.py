@@ -34,9 +34,9 @@ class AsgiRequest(Request):
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """`GET`, and so on."""
+        """`GET`, and so on, in capitals: some servers pass on `get` as it was sent, and some applications read it."""
         method: str = self.scope.get("method", "GET")
-        return method
+        return method if method.isupper() else method.upper()
 
     @property
     def departure(self) -> Any:

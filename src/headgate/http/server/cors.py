@@ -7,16 +7,16 @@ request failed, not that it came too often. No framework is imported; a middlewa
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
+from headgate.http.server.behind import behind
+
 _log = logging.getLogger("headgate")
-_DEEPEST = 32
 
 
 def warn_outside_of_cors(limit: object, app: Any) -> None:
     """Log a warning where the application behind a limit has a CORS middleware of its own."""
-    found = next(filter(is_cors, _behind(app)), None)
+    found = next(filter(is_cors, behind(app)), None)
     if found is not None:
         tell_outside_of_cors(type(limit).__name__, found)
 
@@ -34,20 +34,6 @@ def tell_outside_of_cors(limit: str, found: object) -> None:
 def is_cors(part: object) -> bool:
     """Whether something is a middleware for CORS, by its name; or settings of one."""
     return "cors" in _name(part).lower()
-
-
-def _behind(app: Any) -> Iterator[object]:
-    """What is behind a middleware: those that keep what they stand before as `app`, and those that are to be built."""
-    for _ in range(_DEEPEST):
-        if app is None:
-            return
-        yield app
-        for planned in getattr(app, "user_middleware", ()):  # of Starlette, before its first request
-            yield getattr(planned, "cls", planned)
-        config = getattr(app, "cors_config", None)  # of Litestar
-        if config is not None:
-            yield config
-        app = getattr(app, "app", None)
 
 
 def _name(part: object) -> str:

@@ -80,8 +80,8 @@ class PlaceOf(NamedTuple):
 class Enforcer:
     """Judges the requests of one application, or of routes if it is `routed`: then each endpoint counts by itself.
 
-    `asynchronous` tells which colour its skin is, `kind` what is made of requests that are not decided natively, and
-    `websockets` whether handshakes are judged, too.
+    What those charge may be taken back, and what others do if it `keeps_charges`. `asynchronous` tells which colour its
+    skin is, `kind` what is made of requests that are not decided natively, `websockets` whether handshakes are judged.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Enforcer:
         *,
         asynchronous: bool,
         routed: bool = False,
+        keeps_charges: bool = False,
         kind: type[Request] = Request,
         websockets: bool = False,
     ) -> None:
@@ -104,7 +105,7 @@ class Enforcer:
             check_limits(told["limits"])
         headers = told.get("headers", _PLAIN_HEADERS)
         self.asynchronous = asynchronous
-        self.routed = routed
+        self.keeps_charges = kept = routed or keeps_charges
         self.clock = told.get("clock", SYSTEM_CLOCK)
         self.fields = fields_of(headers, self.clock)
         self._refusal = function_of(told, "refusal")
@@ -114,7 +115,7 @@ class Enforcer:
         self._limits: RequestLimits | None = None
         source: RequestLimits | GateRequests
         if policy is None:
-            source = self._limits = RequestLimits(told, asynchronous=asynchronous, routed=routed)
+            source = self._limits = RequestLimits(told, asynchronous=asynchronous, routed=routed, keeps_charges=kept)
         else:
             source = GateRequests(policy, told, asynchronous=asynchronous)
         self._owned = source.owned
@@ -133,8 +134,8 @@ class Enforcer:
         self.holds = source.holds
         """Whether requests are held until their responses have ended."""
 
-        self.waits = isinstance(source, GateRequests) and source.waits
-        """Whether requests may wait in line, as rules of a policy say."""
+        self.waits = source.waits
+        """Whether requests may wait in line before they are refused."""
 
         self.settles = self.counts or self.holds
         """Whether what counts is known only when the application has answered, or is freed then."""
@@ -273,8 +274,7 @@ def _weakly(enforcer: Enforcer, source: GateRequests) -> Callable[[], object]:
     reference = ref(enforcer)
 
     def follow() -> None:
-        own = reference()
-        if own is not None:
+        if (own := reference()) is not None:
             own.follow(source)
 
     return follow

@@ -69,12 +69,12 @@ class Judgement:
         enforcer, gate, endpoint = self.enforcer, self.enforcer.web_gate, ""
         if gate.tells_endpoints_apart:  # which takes longer to find out than to decide
             endpoint = self.counted_as or getattr(self.request, "endpoint", "")
-        asked_us = enforcer.clock.now_us() if enforcer.routed else 0
+        asked_us = enforcer.clock.now_us() if enforcer.keeps_charges else 0
         decided = gate.ask_view(environ, endpoint or NOWHERE)
         if decided is None:
             return None
         came, self.told, key = decided
-        if enforcer.routed:
+        if enforcer.keeps_charges:
             self.charge = (key, asked_us)
         if self.told is not None:
             self.decision = came
@@ -163,6 +163,10 @@ class Exchange:
     def has_passed(self, enforcer: Enforcer) -> bool:
         """Whether an enforcer let the request pass already."""
         return any(it.enforcer is enforcer and it.has_passed for it in self._judged)
+
+    def has_asked(self, by: object) -> bool:
+        """Whether the limit `by` was asked already."""
+        return any(judgement.by is by for judgement in self._judged)
 
     # Judge
 

@@ -121,6 +121,14 @@ def _giving_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
             raise ArgumentError(f"the body of a Refusal is bytes, not a {type(given.body).__name__}")
         if isinstance(given.headers, Mapping):
             raise ArgumentError(f"the headers of a Refusal are pairs in a list, not a {type(given.headers).__name__}")
+        if not isinstance(given.status, int):
+            raise ArgumentError(f"the status of a Refusal is a whole number, not a {type(given.status).__name__}")
+        for field in given.headers:
+            if not isinstance(field, tuple | list) or len(field) != 2:
+                raise ArgumentError(f"a header of a Refusal is a pair, not a {type(field).__name__}")
+            for part in field:
+                if not isinstance(part, str):
+                    raise ArgumentError(f"name and value of a header of a Refusal are text, not {type(part).__name__}")
         return given
 
     return of

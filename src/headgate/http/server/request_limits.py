@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -12,7 +13,7 @@ from headgate.amounts import unit_named
 from headgate.clock import SYSTEM_CLOCK
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision, NamedLimit, Reading
-from headgate.drive import answered, check_asyncio
+from headgate.drive import answered, begun, check_asyncio
 from headgate.errors import ArgumentError, ConfigError, check_flag
 from headgate.http.server.counted_keys import (
     SEVERAL,
@@ -40,6 +41,7 @@ from headgate.stores.guard.fallback import Choice, check_choice
 from headgate.stores.guard.rescued import RescuedLimits
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
+from headgate.waiting.departure import Departure
 from headgate.waiting.steps import timeout_us
 
 _log = logging.getLogger("headgate")
@@ -66,7 +68,7 @@ class Charge(NamedTuple):
 class RequestLimits:
     """Asks limiters for requests, all on one store. `told` are `headgate.http.server.options.Options`."""
 
-    def __init__(self, told: dict[str, Any], *, asynchronous: bool, routed: bool) -> None:
+    def __init__(self, told: dict[str, Any], *, asynchronous: bool, routed: bool, keeps_charges: bool = False) -> None:
         self._asynchronous = asynchronous
         self._exempt = function_of(told, "exempt")
         self._key = function_of(told, "key")
@@ -74,8 +76,11 @@ class RequestLimits:
         self._refuse_repeated = one_of(told, "repeated", "count", "refuse") == "refuse"
         self._counts = function_of(told, "counts")
         self._routed = routed
-        self._keeps_charges = routed or self._counts is not None
+        self._keeps_charges = keeps_charges or self._counts is not None
         self._wait = _seconds(told)
+        self.waits = bool(self._wait)
+        """Whether requests may wait in line."""
+
         self._name = told.get("name", "")
         self._shadow = check_flag("shadow", told.get("shadow", False))
         self._own_clock = told.get("clock")
@@ -307,15 +312,35 @@ class RequestLimits:
             return self._hold(request, limiter, counted, cost)
         if self._keeps_charges:
             request.charge = Charge(limiter, counted, cost, self._clock.now_us())
-        return self._acquire(request, limiter, counted, cost) if self._wait else ask(counted, cost)
+        return self._acquire(request, limits, limiter, counted, cost) if self._wait else ask(counted, cost)
 
-    def _acquire(self, request: Request, limiter: Any, counted: Any, cost: Any) -> Any:
+    def _acquire(self, request: Request, limits: AnyLimits, limiter: Any, counted: Any, cost: Any) -> Any:
         """Let a request wait for its turn, no longer than its client does, where that is known."""
         if self._asynchronous:
             check_asyncio(NEEDS_ASYNCIO)
         remaining: float | None = getattr(request, "time_remaining", None)
         timeout = self._wait if remaining is None else min(self._wait, max(remaining, 0.0))
-        return limiter.acquire(counted, cost, timeout=timeout)
+        acquiring = limiter.acquire(counted, cost, timeout=timeout)
+        departure: Departure | None = getattr(request, "departure", None) if self._asynchronous else None
+        return acquiring if departure is None else self._acquire_for(departure, acquiring, limits)
+
+    async def _acquire_for(self, departure: Departure, acquiring: Any, limits: AnyLimits) -> Decision:
+        """What is acquired for a client; where it goes away meanwhile its request leaves the line, and is refused."""
+        asked = begun(acquiring)
+        try:
+            await asyncio.sleep(0)  # most need not wait: then nothing is received for them
+            if not asked.done():
+                departure.begin(asked.cancel)
+            decision: Decision = await asked
+            return decision
+        except asyncio.CancelledError:
+            asked.cancel()
+            task = asyncio.current_task()
+            if not departure.gone or (task is not None and task.cancelling()):
+                raise
+            return self._refused(limits)
+        finally:
+            departure.end()
 
     def _hold(self, request: Request, limiter: Any, counted: Any, cost: Any) -> Any:
         """Hold a request until it is settled or taken back."""
@@ -375,7 +400,7 @@ class RequestLimits:
         return NetworkPair(key, ("ip", self._wide[0].client(peer, header)))
 
     def _refused(self, limits: AnyLimits) -> Decision:
-        """The refusal of a request that has no key: its quota is nothing. A shadow refuses nothing."""
+        """The refusal of a request that has no key, or no client: its quota is nothing. A shadow refuses nothing."""
         definitions = self._limiter(limits).definitions
         readings = [Reading(False, 0, 0, None, 0, 0) for _ in definitions]
         binding = None if self._shadow else 0

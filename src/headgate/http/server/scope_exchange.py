@@ -45,10 +45,6 @@ class ScopeExchange(Exchange):
     endpoint: object = None
     """What answers at the route for which a limit was asked; None where none was so far."""
 
-    def has_asked(self, by: object) -> bool:
-        """Whether the limit `by` was asked already."""
-        return any(judgement.by is by for judgement in self._judged)
-
     def judge_route(
         self,
         enforcer: Enforcer,

@@ -45,7 +45,7 @@ class DjangoExchange(ResponseExchange):
         gate = enforcer.web_gate
         environ = gate and environ_of(request)
         if environ is not None:
-            asked_us = enforcer.clock.now_us() if enforcer.routed else 0
+            asked_us = enforcer.clock.now_us() if enforcer.keeps_charges else 0
             try:
                 decided = gate.ask_view(environ, route_of(request) if gate.tells_endpoints_apart else NOWHERE)
             except StoreError as error:
@@ -55,7 +55,7 @@ class DjangoExchange(ResponseExchange):
                 if fields is not None:
                     self._passed = (enforcer, decided, asked_us)
                     return None
-                charge = (key, asked_us) if enforcer.routed else None
+                charge = (key, asked_us) if enforcer.keeps_charges else None
         judgement = self.judge(enforcer, DjangoRequest(request), decided=came)
         judgement.charge = charge
         return judgement.refusal
@@ -68,7 +68,7 @@ class DjangoExchange(ResponseExchange):
             enforcer, (decision, fields, key), asked_us = passed
             judgement = Judgement()
             judgement.enforcer, judgement.decision, judgement.told = enforcer, decision, fields
-            judgement.charge = (key, asked_us) if enforcer.routed else None
+            judgement.charge = (key, asked_us) if enforcer.keeps_charges else None
             judgement.has_passed = True
             self._judged = (judgement, *self._judged)
         return self

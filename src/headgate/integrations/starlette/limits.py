@@ -23,6 +23,7 @@ from headgate.http.server.asgi_messages import (
     encode_fields,
     refuse,
 )
+from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.fallback_errors import telling_error
@@ -123,6 +124,8 @@ class RouteLimit:
             exchange = begun_anew(scope)
         place = f"{stands_before}: {found.template}"
         enforcer = self._enforcers.of(application_of(scope))
+        if enforcer.waits:
+            receive = watching(scope, receive)
         judged = exchange.judge_route(enforcer, scope, StarletteRequest, found.template, self, place)
         judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is None:

@@ -122,7 +122,8 @@ def _methods(scope: Scope, route: Any, by_method: bool) -> str:
         return "WEBSOCKET "
     methods = getattr(route, "methods", None)
     if not methods:  # a class: anything that a client calls a method gets there
-        return f"{'GET' if scope['method'] == 'HEAD' else scope['method']} " if by_method else ""
+        method = scope["method"].upper() if by_method else ""  # older Starlettes take it in any case
+        return f"{'GET' if method == 'HEAD' else method} " if by_method else ""
     if len(methods) == 1:
         return f"{next(iter(methods))} "
     told = sorted(method for method in methods if method != "HEAD" or "GET" not in methods)

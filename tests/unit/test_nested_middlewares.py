@@ -1,0 +1,181 @@
+"""Plain middlewares inside of one another: what one of them refuses is charged by none."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from asgi_asking import ask
+from headgate import MemoryStore
+from headgate.http import asgi, wsgi
+from headgate.testing import ManualClock
+
+Ask = Callable[[str], int]
+Make = Callable[..., Ask]
+OUTER, INNER = "4/minute", "2/minute"
+
+
+async def read(request: Any) -> PlainTextResponse:
+    return PlainTextResponse("read")
+
+
+def site(environ: Any, start_response: Any) -> list[bytes]:
+    start_response("200 OK", [])
+    return [b"read"]
+
+
+def user(request: Any) -> Any:
+    return request.headers.get("X-User")
+
+
+def of_asgi(outer: dict[str, Any], inner: dict[str, Any]) -> Ask:
+    app = asgi.RateLimitMiddleware(asgi.RateLimitMiddleware(Starlette(routes=[Route("/", read)]), **inner), **outer)
+    return lambda name: ask(app, headers={"X-User": name}).status_code
+
+
+def of_starlette(outer: dict[str, Any], inner: dict[str, Any]) -> Ask:
+    between = [Middleware(GZipMiddleware), Middleware(asgi.RateLimitMiddleware, **inner)]
+    app = Starlette(routes=[Route("/", read)], middleware=[Middleware(asgi.RateLimitMiddleware, **outer), *between])
+    return lambda name: ask(app, headers={"X-User": name}).status_code
+
+
+def of_wsgi(outer: dict[str, Any], inner: dict[str, Any]) -> Ask:
+    app = wsgi.RateLimitMiddleware(wsgi.RateLimitMiddleware(site, **inner), **outer)
+
+    def asked(name: str) -> int:
+        with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://shop.example") as session:
+            return session.get("/", headers={"X-User": name}).status_code
+
+    return asked
+
+
+EVERYWHERE = pytest.mark.parametrize("make", [of_asgi, of_starlette, of_wsgi])
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("shared", [False, True], ids=["a store each", "one store"])
+@pytest.mark.parametrize("outer", [{}, {"exempt": lambda request: False}, {"counts": lambda request, response: True}])
+def test_what_the_inner_one_refuses_the_outer_one_does_not_charge(
+    make: Make, shared: bool, outer: dict[str, Any]
+) -> None:
+    told: dict[str, Any] = {"clock": ManualClock(), **({"store": MemoryStore()} if shared else {})}
+    asked = make({"limits": OUTER, **outer, **told}, {"limits": INNER, "key": user, **told})
+    assert [asked(name) for name in "aaaaaa"] == [200] * 2 + [429] * 4
+    assert [asked(name) for name in "bbb"] == [200] * 2 + [429]  # by the outer one
+
+
+@EVERYWHERE
+def test_what_a_policy_inside_refuses_the_outer_one_does_not_charge(make: Make) -> None:
+    policy = {"version": 1, "identities": {"user": {"header": "X-User"}}, "rules": [{"by": ["user"], "limits": INNER}]}
+    policy["rules"][0]["name"] = "each"  # type: ignore[index]
+    clock = ManualClock()
+    asked = make({"limits": OUTER, "clock": clock}, {"policy": policy, "clock": clock})
+    assert [asked(name) for name in "aaaaabbc"] == [200] * 2 + [429] * 3 + [200] * 2 + [429]
+
+
+def test_three_middlewares_inside_of_one_another_charge_all_or_none() -> None:
+    clock = ManualClock()
+    app: Any = Starlette(routes=[Route("/", read)])
+    app = asgi.RateLimitMiddleware(app, limits="1/minute", key=user, clock=clock)
+    app = asgi.RateLimitMiddleware(app, limits="2/minute", clock=clock)
+    app = asgi.RateLimitMiddleware(app, limits="3/minute", clock=clock)
+    assert [ask(app, headers={"X-User": name}).status_code for name in "aaaabc"] == [200, 429, 429, 429, 200, 429]
+    assert ask(app).headers["RateLimit"].startswith('"default";r=0')
+
+
+def test_a_request_that_an_application_asks_itself_takes_back_only_its_own_charge() -> None:
+    clock = ManualClock()
+    left: list[int | None] = []
+    answered: list[int] = []
+
+    async def batch(request: Any) -> PlainTextResponse:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b""}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                answered.append(message["status"])
+
+        await app({**request.scope, "path": "/", "raw_path": b"/"}, receive, send)
+        return PlainTextResponse("asked")
+
+    inside = Starlette(routes=[Route("/", read), Route("/batch", batch)])
+    app = asgi.RateLimitMiddleware(
+        asgi.RateLimitMiddleware(inside, limits="1/minute", key=lambda request: request.path, clock=clock),
+        limits=OUTER,
+        clock=clock,
+        on_decision=lambda request, decision: left.append(decision.remaining),
+    )
+    assert ask(app, "/").status_code == 200
+    assert ask(app, "/batch").status_code == 200
+    assert answered == [429]
+    assert ask(app, "/other").status_code == 404
+    assert left == [3, 2, 1, 1]  # "/", "/batch", what that asked and gave back, "/other"
+
+
+def test_what_passes_an_outer_middleware_is_told_once() -> None:
+    clock = ManualClock()
+    asked = asgi.RateLimitMiddleware(
+        asgi.RateLimitMiddleware(Starlette(routes=[Route("/", read)]), limits=INNER, clock=clock),
+        limits=OUTER,
+        clock=clock,
+    )
+    answer = ask(asked)
+    assert answer.headers.get_list("RateLimit") == ['"default";r=1;t=60']
+
+
+def test_handshakes_that_the_inner_one_refuses_are_not_charged() -> None:
+    async def socket(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+
+    clock = ManualClock()
+    inner = asgi.RateLimitMiddleware(socket, limits=INNER, clock=clock, key=user, websockets=True)
+    app = asgi.RateLimitMiddleware(inner, limits=OUTER, clock=clock, websockets=True)
+
+    def asked(name: bytes) -> str:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "websocket.connect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "websocket", "path": "/", "headers": [(b"x-user", name)], "client": ("203.0.113.9", 1)}
+        asyncio.run(app(scope, receive, send))
+        return str(sent[0]["type"])
+
+    accepted, closed = "websocket.accept", "websocket.close"
+    assert [asked(name) for name in (b"a", b"a", b"a", b"a", b"b", b"b", b"b")] == (
+        [accepted] * 2 + [closed] * 2 + [accepted] * 2 + [closed]
+    )
+
+
+@pytest.mark.parametrize("outer", [{}, {"counts": lambda request, response: True}])
+def test_a_request_that_passes_leaves_nothing_to_the_garbage_collector(outer: dict[str, Any]) -> None:
+    class Environ(dict[str, Any]):
+        """One that a reference to can be weak."""
+
+    inner = wsgi.RateLimitMiddleware(site, limits=INNER)
+    app = wsgi.RateLimitMiddleware(inner, limits=OUTER, **outer)
+    environ = Environ(REQUEST_METHOD="GET", PATH_INFO="/", REMOTE_ADDR="203.0.113.9")
+    gone = ref(environ)
+    gc.disable()
+    try:
+        parts: Any = app(environ, lambda *told: None)
+        assert b"".join(parts) == b"read"
+        del environ, parts
+        assert gone() is None
+    finally:
+        gc.enable()
