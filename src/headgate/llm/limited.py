@@ -20,6 +20,9 @@ Told = str | Callable[..., str] | None
 
 BodyOf = Callable[..., Mapping[str, Any]]
 
+_LEFT_OUT = ("Omit", "NotGiven")
+"""What the packages of OpenAI and Anthropic call the values of arguments that are not sent."""
+
 
 class LimitedCalls:
     """How the calls of one function are held."""
@@ -56,6 +59,7 @@ class LimitedCalls:
             for name, parameter in signature.parameters.items():
                 if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                     body |= body.pop(name, {})
+            body = {name: value for name, value in body.items() if type(value).__name__ not in _LEFT_OUT}
         told = {"model": self._model, **self._who}
         who = {name: each(*args, **kwargs) if callable(each) else each for name, each in told.items()}
         return {"body": body, **who}
