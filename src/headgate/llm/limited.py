@@ -39,8 +39,11 @@ class LimitedCalls:
         if not callable(function) or inspect.isclass(function):
             raise ConfigError(f"limited goes around a function or a method, not {function!r:.60}")
         is_stream = inspect.isasyncgenfunction(function)
-        if (inspect.iscoroutinefunction(function) or is_stream) != self._is_async:
-            name = getattr(function, "__name__", function)
+        is_async = inspect.iscoroutinefunction(function) or is_stream
+        if self._is_async and not is_async:  # methods of clients are plain functions around those that begin so
+            is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+        if is_async != self._is_async:
+            name = _name_of(function)
             other = "begins with def: use LlmGate" if self._is_async else "begins with async def: use AsyncLlmGate"
             raise ConfigError(f"the function {name!r} {other}")
         signature = inspect.signature(function)
@@ -71,6 +74,10 @@ class LimitedCalls:
             call.__enter__()
             try:
                 answer = function(*args, **kwargs)
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                    call.cancel()
+                    raise ConfigError(f"the function {_name_of(function)!r} gives a coroutine: use AsyncLlmGate")
                 if hasattr(answer, "__next__"):
                     return HeldStream(call, answer)
                 call.settle(answer)
@@ -114,6 +121,10 @@ class LimitedCalls:
                     await chunks.aclose()
 
         return limited
+
+
+def _name_of(function: Callable[..., Any]) -> Any:
+    return getattr(function, "__name__", function)
 
 
 class HeldStream:
