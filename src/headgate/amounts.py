@@ -29,7 +29,10 @@ _RESERVED = """
     mo month months mon mons quarter quarters y yr yrs year years
 """
 
-RESERVED_WORDS = frozenset(_RESERVED.split())
+SHORT_REQUESTS = frozenset(("r", "req", "reqs", "rq", "rqs"))
+"""How others call requests, in lower case. As units of their own they would be limits that no request counts in."""
+
+RESERVED_WORDS = SHORT_REQUESTS.union(_RESERVED.split())
 """Words that mean something else in the text of limits, in lower case."""
 
 

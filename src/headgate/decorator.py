@@ -13,7 +13,7 @@ from headgate.clock import Clock
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision
 from headgate.errors import ConfigError, RateLimited
-from headgate.held_calls import HeldCalls, RelayedValues, relaying
+from headgate.held_calls import HeldCalls, RelayedValues, name_of, relaying
 from headgate.holding import Hold, lease_of
 from headgate.keys import Key, encode_key
 from headgate.operation import Operation
@@ -202,6 +202,26 @@ def check_plain(name: str, function: object) -> None:
 def is_coroutine_function(function: Callable[..., object]) -> bool:
     """Whether calling it gives a coroutine; an object counts by its `__call__`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_of(function))
+
+
+def gives_coroutine(function: object) -> bool:
+    """Whether it is made from a function that gives a coroutine, by another decorator."""
+    if not callable(function) or isinstance(function, classmethod | staticmethod):
+        return False
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
+
+
+def as_coroutine_function(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of `def` that gives a coroutine, as methods of clients' packages are, as one of `async def`."""
+
+    @functools.wraps(function)
+    async def called(*args: Any, **kwargs: Any) -> Any:
+        given: Any = function(*args, **kwargs)
+        if not inspect.isawaitable(given):
+            raise ConfigError(f"{name_of(function)} is not async: use Limiter")
+        return await given
+
+    return cast(Callable[P, R], called)
 
 
 def is_async_generator_function(function: Callable[..., object]) -> bool:

@@ -15,6 +15,7 @@ from headgate import heartbeat
 from headgate.clock import Clock
 from headgate.decision import Decision
 from headgate.drive import answered
+from headgate.errors import ConfigError
 from headgate.holding import Hold
 from headgate.keys import Key
 from headgate.operation import Operation
@@ -30,6 +31,11 @@ Waiting = Callable[[Key, tuple[int, ...]], WaitSteps]
 
 Refused = Callable[[Decision, tuple[Any, ...], dict[str, Any]], Any]
 """What is done in place of a call that was refused."""
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """What a function is called in errors."""
+    return getattr(function, "__qualname__", repr(function))
 
 
 class HeldCalls:
@@ -59,7 +65,11 @@ class HeldCalls:
                 return self._refused(reservation.decision, args, kwargs)
             heartbeat.start(reservation)
             try:
-                return function(*args, **kwargs)
+                given = function(*args, **kwargs)
+                if inspect.iscoroutine(given):
+                    given.close()
+                    raise ConfigError(f"{name_of(function)} gives a coroutine, which runs later: use AsyncLimiter")
+                return given
             finally:
                 end(reservation)
 

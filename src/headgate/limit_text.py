@@ -19,7 +19,16 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from headgate.algorithms.table import ALGORITHMS, Shape
-from headgate.amounts import LONGEST_UNIT, REQUESTS, RESERVED_WORDS, UNIT, Amount, is_money, unit_named
+from headgate.amounts import (
+    LONGEST_UNIT,
+    REQUESTS,
+    RESERVED_WORDS,
+    SHORT_REQUESTS,
+    UNIT,
+    Amount,
+    is_money,
+    unit_named,
+)
 from headgate.errors import ConfigError, LimitSyntaxError
 from headgate.limits import CalendarWindow, Limit, SlidingLog, SlidingWindow, is_exact
 from headgate.periods import TextReader, Token
@@ -30,6 +39,9 @@ MOST_LIMITS = 16
 _FRACTION = re.compile(r"[0-9][0-9_]*\.[0-9]+")
 _FRACTION_OF = re.compile(rf"({_FRACTION.pattern})\s*({UNIT.pattern})")
 _ZONE_WORD = "in"
+_MULTIPLE = re.compile(r"[kmgtb]|e[0-9]+|mio|mill?|mn|bn|mrd", re.IGNORECASE)
+"""What stands for thousands or more where it follows a digit. Taken for a unit, it would have a limit count what
+nothing costs."""
 
 
 def parse_limits(text: str) -> tuple[Limit, ...]:
@@ -121,6 +133,10 @@ class _LimitReader(TextReader):
     def _unit(self) -> str:
         """The unit that is named next; requests, and nothing read, where none is."""
         name = UNIT.match(self.text, self.token.position) if self.token.kind == "word" else None
+        if name is not None and _MULTIPLE.fullmatch(name[0]) and not self.text[name.start() - 1].isspace():
+            self.fail(f'write the number in full, such as 10000; a unit called "{name[0]}" has a space before it')
+        if name is not None and name[0].lower() in SHORT_REQUESTS:
+            self.fail(f'requests are called "{REQUESTS}", or nothing at all, not "{name[0]}"')
         if name is None or name[0].lower() in RESERVED_WORDS:
             return REQUESTS
         if len(name[0]) > LONGEST_UNIT:

@@ -22,11 +22,14 @@ from headgate.decorator import (
     CostOf,
     KeyOf,
     OnRefusal,
+    as_coroutine_function,
+    gives_coroutine,
     is_async_generator_function,
     is_coroutine_function,
 )
 from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError, check_flag
+from headgate.held_calls import name_of
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.keys import Key, encode_key, whole_number
 from headgate.limit_text import MOST_LIMITS, parse_limits
@@ -199,12 +202,12 @@ class _BoundLimiter:
                     "a function is limited by @limiter.limit(), with parentheses: what is in them is its key"
                 )
             [function] = given
-            self._check_colour(function)
-            return call.around(function)
+            return call.around(self._coloured(function))
 
         return decorate
 
-    def _check_colour(self, function: Callable[..., object]) -> None:
+    def _coloured(self, function: Callable[P, R]) -> Callable[P, R]:
+        """The function as this limiter calls it; raises ConfigError for one of the other colour."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -369,9 +372,10 @@ class Limiter(_BoundLimiter, Acquiring):
         """
         self._bound.give_back(self._receipt(key, cost, decision), ago_us)
 
-    def _check_colour(self, function: Callable[..., object]) -> None:
+    def _coloured(self, function: Callable[P, R]) -> Callable[P, R]:
         if self.store.blocking and _is_async(function):
-            raise ConfigError(f"{_name_of(function)} is async and this store waits for I/O: use AsyncLimiter")
+            raise ConfigError(f"{name_of(function)} is async and this store waits for I/O: use AsyncLimiter")
+        return function
 
     def close(self) -> None:
         """Close the store."""
@@ -507,9 +511,12 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
         """See `Limiter.give_back`."""
         await answered(self._bound.give_back(self._receipt(key, cost, decision), ago_us))
 
-    def _check_colour(self, function: Callable[..., object]) -> None:
-        if not _is_async(function):
-            raise ConfigError(f"{_name_of(function)} is not async: use Limiter")
+    def _coloured(self, function: Callable[P, R]) -> Callable[P, R]:
+        if _is_async(function):
+            return function
+        if gives_coroutine(function):
+            return as_coroutine_function(function)
+        raise ConfigError(f"{name_of(function)} is not async: use Limiter")
 
     async def close(self) -> None:
         """Close the store."""
@@ -566,7 +573,3 @@ def _check_waiters(most: object) -> int:
 
 def _is_async(function: Callable[..., object]) -> bool:
     return is_coroutine_function(function) or is_async_generator_function(function)
-
-
-def _name_of(function: Callable[..., object]) -> str:
-    return getattr(function, "__qualname__", repr(function))

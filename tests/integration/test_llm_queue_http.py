@@ -350,8 +350,16 @@ def test_a_key_with_a_line_end_behind_it_is_sent_without_it() -> None:
 
 
 HANDLER = """
+import functools
+
+
 async def ask(job, call):
     return {"usage": {"prompt_tokens": 1, "completion_tokens": 2}, "of": job.body["seed"]}
+
+
+@functools.wraps(ask)
+def decorated(job, call):
+    return ask(job, call)
 """
 
 
@@ -364,6 +372,7 @@ def test_the_command_serves_a_queue_until_it_is_asked_to_end(server: Server, tmp
         async with served(provider_app(seen)) as address:
             for name, by in (
                 ("handled", ["--handler", "own_jobs:ask"]),
+                ("decorated", ["--handler", "own_jobs:decorated"]),
                 ("sent", ["--provider", address, "--key-from", "OWN_KEY"]),
             ):
                 command = [sys.executable, "-m", "headgate", "llm", "work", "policy.yaml", "--queue", url]

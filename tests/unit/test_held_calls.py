@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Limiter, RateLimited
+from headgate import AsyncLimiter, ConfigError, Limiter, RateLimited
 from subjects import make_store
 
 
@@ -50,6 +52,42 @@ def test_a_call_without_a_free_place_is_refused_or_another_function_is_called(li
     with pytest.raises(RateLimited):
         strict(2)
     assert polite(2) == "busy"
+    assert free(limiter)[0] == 2
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as those of clients' packages are: it begins with `def`, and gives the coroutine of another one."""
+
+    @functools.wraps(function)
+    def given(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return given
+
+
+def test_a_function_of_def_that_gives_a_coroutine_holds_a_place_by_an_async_limiter(core: str) -> None:
+    limiter = AsyncLimiter("2 concurrent; 9/hour", store=make_store(core))
+
+    async def work() -> list[int]:
+        await asyncio.sleep(0)
+        return free(limiter)
+
+    async def main() -> None:
+        limited = limiter.limit("key")(decorated(work))
+        told = await asyncio.gather(*(limited() for _ in range(4)), return_exceptions=True)
+        assert [type(each) for each in told] == [list, list, RateLimited, RateLimited]
+        assert free(limiter) == [2, 7]
+        assert await AsyncLimiter("1/hour", store=make_store(core)).limit()(decorated(work))() == [2, 7]
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_that_would_run_without_its_place_is_refused(limiter: Limiter) -> None:
+    async def work() -> None:
+        raise AssertionError("it is never begun")
+
+    with pytest.raises(ConfigError, match=r"work gives a coroutine, which runs later: use AsyncLimiter"):
+        limiter.limit("key")(decorated(work))()
     assert free(limiter)[0] == 2
 
 

@@ -170,6 +170,12 @@ ERRORS = [
     ("10 minute", 3, '"/" or "per" and a unit, or "concurrent"'),
     ("10 m/minute", 3, '"/" or "per" and a unit, or "concurrent"'),
     ("10 fixed/minute", 3, '"/" or "per" and a unit, or "concurrent"'),
+    ("10k/minute", 2, 'write the number in full, such as 10000; a unit called "k" has a space before it'),
+    ("1e3/minute", 1, 'a unit called "e3" has a space before it'),
+    ("5/second; 2M tokens/hour", 11, "write the number in full"),
+    ("1_000K tokens/minute bucket", 5, 'a unit called "K" has a space before it'),
+    ("10r/s", 2, 'requests are called "requests", or nothing at all, not "r"'),
+    ("100 req/minute", 4, 'requests are called "requests", or nothing at all, not "req"'),
     (f"10 {'x' * 65}/minute", 3, "the name of what is counted has at most 64 characters"),
     ("5000000 usd/day", 0, "must be at most 4503599.627370496 usd (2**52 billionths), not 5000000 usd"),
     ("0.0000000001 usd/day", 0, "usd is counted in billionths, and 0.0000000001 is finer"),
@@ -198,6 +204,10 @@ def test_an_error_points_at_the_character_and_says_what_would_be_right(text: str
     assert caught.value.position == position
     assert reason in str(caught.value)
     assert str(caught.value).endswith("^")
+
+
+def test_a_unit_has_any_name_of_its_own_with_a_space_before_it() -> None:
+    assert [limit.of for limit in parse_limits("10 k/minute; 10tokens/minute; 5usd/day")] == ["k", "tokens", "usd"]
 
 
 def test_a_word_that_is_like_no_unit_is_not_taken_for_one() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from headgate import RateLimited
@@ -143,6 +146,47 @@ def test_a_function_that_raises_is_settled_by_what_happened(gate: LlmGate) -> No
             ask(error)
         assert used(gate)[1:] == (tokens, 0)
     assert used(gate)[0] == 2, "what was never sent is no request"
+
+
+def test_what_an_argument_of_a_package_leaves_out_is_no_part_of_the_body(gate: LlmGate) -> None:
+    def create(*, messages: Any, model: str, max_tokens: Any = openai.omit, tools: Any = anthropic.omit) -> Any:
+        return ANSWER
+
+    created = gate.limited(user="ann")(create)
+    assert created(model="m", messages=ASKED) == ANSWER and used(gate) == TRUTH
+    assert created(model="m", messages=ASKED, max_tokens=openai.NOT_GIVEN, tools=anthropic.NOT_GIVEN) == ANSWER
+    client = openai.OpenAI(api_key="none", base_url="http://127.0.0.1:1", max_retries=0)
+    with client, pytest.raises(openai.APIConnectionError):
+        gate.limited(user="eve")(client.chat.completions.create)(model="m", messages=ASKED)
+    assert used(gate, "eve") == NOTHING
+
+
+@pytest.mark.parametrize("package", [openai.AsyncOpenAI, anthropic.AsyncAnthropic])
+def test_methods_of_asynchronous_clients_are_held_though_they_begin_with_def(package: Any) -> None:
+    async def main() -> None:
+        gate = AsyncLlmGate(POLICY, clock=ManualClock())
+        client = package(api_key="none", base_url="http://127.0.0.1:1", max_retries=0)
+        create = client.chat.completions.create if package is openai.AsyncOpenAI else client.messages.create
+        async with client:
+            with pytest.raises((openai.APIConnectionError, anthropic.APIConnectionError)):
+                await gate.limited(user="ann")(create)(model="m", messages=ASKED, max_tokens=HELD)
+        assert await used_async(gate) == NOTHING
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_that_a_gate_for_threads_cannot_hold_is_told_and_costs_nothing(gate: LlmGate) -> None:
+    async def create(messages: Any) -> Any:
+        raise AssertionError("it is never begun")
+
+    @gate.limited(model="m", user="ann")
+    @functools.wraps(create)
+    def checked(messages: Any) -> Any:
+        return create(messages)
+
+    with pytest.raises(ConfigError, match="the function 'create' gives a coroutine: use AsyncLlmGate"):
+        checked(ASKED)
+    assert used(gate) == NOTHING
 
 
 @pytest.mark.parametrize("way", ["to its end", "with", "close", "drop", "never read"])

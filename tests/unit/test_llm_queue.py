@@ -583,6 +583,18 @@ def test_a_handler_that_cancels_itself_fails_its_job_once_and_stays_held() -> No
     run(main())
 
 
+def test_a_handler_for_threads_fails_its_job_in_words() -> None:
+    async def main() -> None:
+        queue, _, _ = of("1000 tokens/day bucket")
+        job = await queue.submit(body(100))
+        handler: Any = lambda job, call: {}  # noqa: E731
+        [done] = await serve(queue, handler, [job.id])
+        assert done.state == "failed"
+        assert done.error == "TypeError: a handler begins with async def, or is one of an LlmQueue: it gave a dict"
+
+    run(main())
+
+
 class _Mute(Exception):
     """An error that cannot be told."""
 

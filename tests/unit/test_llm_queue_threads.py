@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,12 @@ async def on_the_loop(job: QueuedCall, call: Any) -> Any:
     return answer_of(7, of=job.body.get("n"))
 
 
-@pytest.mark.parametrize("handler", [plainly, on_the_loop])
+@functools.wraps(on_the_loop)
+def decorated(job: QueuedCall, call: Any) -> Any:
+    return on_the_loop(job, call)
+
+
+@pytest.mark.parametrize("handler", [plainly, on_the_loop, decorated])
 def test_jobs_of_many_threads_are_done(handler: Any) -> None:
     with LlmQueue(gate()) as queue, queue.worker(handler) as worker, ThreadPoolExecutor(8) as threads:
 

@@ -280,6 +280,26 @@ def test_tools_and_schemas_are_counted_as_text() -> None:
     assert count_input({"messages": [], "response_format": wanted}, "gpt-5").tokens > plain + 10
 
 
+WEATHER = {
+    "name": "get_weather",
+    "description": "Get the current weather in a given location",
+    "input_schema": {
+        "type": "object",
+        "properties": {"location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"}},
+        "required": ["location"],
+    },
+}
+
+
+def test_what_claude_is_told_of_how_to_use_tools_is_counted_with_them() -> None:
+    told = {"messages": [{"role": "user", "content": "What's the weather like in San Francisco?"}], "tools": [WEATHER]}
+    counted = count_input(told, "claude-opus-4-1").tokens
+    assert 403 <= counted < 500  # 403 is what Anthropic's page on counting tokens says of this body
+    assert count_input(told, "us.anthropic.claude-opus-4-1-20250805-v1:0").tokens == counted
+    assert counted - count_input({**told, "tools": []}, "claude-opus-4-1").tokens > 346
+    assert count_input(told, "gpt-4o").tokens < 100  # OpenAI's models are told nothing besides
+
+
 def test_calls_and_their_results_are_counted() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Zurich"}'}}
     told = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "12 degrees"}]

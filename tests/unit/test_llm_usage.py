@@ -122,6 +122,32 @@ def test_what_a_model_of_anthropic_thinks_is_reasoning(cache: dict[str, int]) ->
     assert usage.usage == Usage(5, 9, reasoning=7) and usage.is_final
 
 
+@pytest.mark.parametrize(
+    ("beside", "usage"),
+    [
+        ({"cache_read_input_tokens": 30, "cache_creation_input_tokens": 60}, Usage(100, 5, 30, 60)),
+        ({"cache_creation_input_tokens": 60, "prompt_tokens_details": {"cached_tokens": 30}}, Usage(100, 5, 30, 60)),
+        ({"prompt_cache_hit_tokens": 90, "prompt_cache_miss_tokens": 10}, Usage(100, 5, 90)),
+        ({"cached_tokens": 90}, Usage(100, 5, 90)),
+        ({"cached_tokens": 90, "prompt_tokens_details": {"cached_tokens": 90}}, Usage(100, 5, 90)),
+        ({"cache_creation_input_tokens": None, "cached_tokens": None}, Usage(100, 5)),
+    ],
+)
+def test_what_the_cache_read_and_wrote_counts_where_it_is_told_beside_the_details(
+    beside: dict[str, Any], usage: Usage
+) -> None:
+    told = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105, **beside}
+    assert usage_of(told) == usage
+    assert read_usage(ChatCompletion.model_validate({**CHAT, "usage": told})) == usage
+
+
+def test_what_a_router_tells_to_be_kept_in_the_cache_for_an_hour_is_written_for_an_hour() -> None:
+    details: dict[str, Any] = {"cached_tokens": 0, "cache_creation_tokens": 60}
+    details["cache_creation_token_details"] = {"ephemeral_5m_input_tokens": 20, "ephemeral_1h_input_tokens": 40}
+    told = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": details}
+    assert usage_of({**told, "cache_creation_input_tokens": 60}) == Usage(100, 5, 0, 60, 40)
+
+
 def test_reasoning_that_a_server_tells_in_the_total_alone_counts() -> None:
     assert usage_of({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 115}) == Usage(10, 105)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -155,6 +156,28 @@ def test_before_asyncio_every_function_may_be_a_coroutine_function() -> None:
         judge = Judge("asyncio", POLICY, **policy_options)
         assert judge.passed(*times(3)) == [True, True, False], "a coroutine is no truth"
         assert judge.passed(*times(3, path="/healthz")) == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "options"),
+    [
+        (None, "key", {"limits": "1/minute"}),
+        (None, "cost", {"limits": "1/minute"}),
+        (None, "exempt", {"limits": "1/minute"}),
+        (None, "tier", {"limits": {"default": "1/minute"}}),
+        (POLICY, "exempt", {}),
+    ],
+)
+def test_a_coroutine_of_a_function_that_begins_with_def_is_an_error_and_exempts_nothing(
+    colour: str, policy: Any, name: str, options: dict[str, Any]
+) -> None:
+    @functools.wraps(_coroutine)
+    def decorated(request: Request) -> Any:
+        return _coroutine(request)
+
+    given: dict[str, Any] = {**options, name: decorated}
+    with pytest.raises(ArgumentError, match=f"^{name} gives a coroutine, and its function begins with def"):
+        Judge(colour, policy, **given).answer(asked())
 
 
 async def _coroutine(request: Request) -> Any:

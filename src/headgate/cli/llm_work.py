@@ -137,6 +137,6 @@ def _function(text: str) -> Any:
         raise ConfigError(f"the handler {text[:60]!r} is not there: {error}") from error
     if not callable(found):
         raise ConfigError(f"the handler {text[:60]!r} is a {type(found).__name__}, not a function")
-    if inspect.isfunction(found) and not inspect.iscoroutinefunction(found):
+    if inspect.isfunction(found) and not inspect.iscoroutinefunction(inspect.unwrap(found)):
         raise ConfigError(f"the handler {text[:60]!r} begins with def: it would hold up all jobs; write async def")
     return found

@@ -106,6 +106,8 @@ def count_input(body: Mapping[str, Any], model: str) -> InputCount:
     for tool in tools:
         counting.tokens += _EACH_TOOL
         counting.add_schema(tool)
+    if tools:
+        counting.tokens += find("tools", model) or 0
     for name in _SCHEMAS:
         if (schema := body.get(name)) is not None:
             counting.add_schema(schema)

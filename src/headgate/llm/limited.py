@@ -20,6 +20,9 @@ Told = str | Callable[..., str] | None
 
 BodyOf = Callable[..., Mapping[str, Any]]
 
+_LEFT_OUT = ("Omit", "NotGiven")
+"""What the packages of OpenAI and Anthropic call the values of arguments that are not sent."""
+
 
 class LimitedCalls:
     """How the calls of one function are held."""
@@ -36,8 +39,11 @@ class LimitedCalls:
         if not callable(function) or inspect.isclass(function):
             raise ConfigError(f"limited goes around a function or a method, not {function!r:.60}")
         is_stream = inspect.isasyncgenfunction(function)
-        if (inspect.iscoroutinefunction(function) or is_stream) != self._is_async:
-            name = getattr(function, "__name__", function)
+        is_async = inspect.iscoroutinefunction(function) or is_stream
+        if self._is_async and not is_async:  # methods of clients are plain functions around those that begin so
+            is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+        if is_async != self._is_async:
+            name = _name_of(function)
             other = "begins with def: use LlmGate" if self._is_async else "begins with async def: use AsyncLlmGate"
             raise ConfigError(f"the function {name!r} {other}")
         signature = inspect.signature(function)
@@ -56,6 +62,7 @@ class LimitedCalls:
             for name, parameter in signature.parameters.items():
                 if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                     body |= body.pop(name, {})
+            body = {name: value for name, value in body.items() if type(value).__name__ not in _LEFT_OUT}
         told = {"model": self._model, **self._who}
         who = {name: each(*args, **kwargs) if callable(each) else each for name, each in told.items()}
         return {"body": body, **who}
@@ -67,6 +74,10 @@ class LimitedCalls:
             call.__enter__()
             try:
                 answer = function(*args, **kwargs)
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                    call.cancel()
+                    raise ConfigError(f"the function {_name_of(function)!r} gives a coroutine: use AsyncLlmGate")
                 if hasattr(answer, "__next__"):
                     return HeldStream(call, answer)
                 call.settle(answer)
@@ -110,6 +121,10 @@ class LimitedCalls:
                     await chunks.aclose()
 
         return limited
+
+
+def _name_of(function: Callable[..., Any]) -> Any:
+    return getattr(function, "__name__", function)
 
 
 class HeldStream:

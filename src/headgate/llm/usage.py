@@ -18,6 +18,13 @@ MOST_TOKENS = 1 << 40
 _MESSAGES = ("cache_read_input_tokens", "cache_creation_input_tokens", "server_tool_use")
 """Fields that only Anthropic's usage has."""
 
+_CACHED, _WRITTEN = (
+    ("cache_read_input_tokens", "prompt_cache_hit_tokens", "cached_tokens"),
+    "cache_creation_input_tokens",
+)
+_BESIDE_DETAILS = frozenset((*_CACHED, _WRITTEN))
+"""Fields in which LiteLLM, DeepSeek and Moonshot tell beside `prompt_tokens` what of these the cache read and wrote."""
+
 _ITERATIONS_IN_TOTAL = ("message", "fallback_message")
 """Kinds of Anthropic's iterations whose tokens the usage itself counts. Others it leaves out, though they are paid for:
 those of a compaction of the context, and of an advisor."""
@@ -97,12 +104,18 @@ def _of_openai(told: Any, sent: str, made: str) -> Usage:
     Anthropic's, too, of messages that read and wrote no cache.
     """
     of_sent, of_made = field_of(told, f"{sent}_tokens_details"), field_of(told, f"{made}_tokens_details")
+    read, written, hour = _count(of_sent, "cached_tokens"), _count(of_sent, "cache_write_tokens"), 0
+    if type(told) is not dict or not _BESIDE_DETAILS.isdisjoint(told):
+        read = max(read, *(_count(told, name) for name in _CACHED))
+        written = max(written, _count(told, _WRITTEN))
+        hour = _count(field_of(of_sent, "cache_creation_token_details"), "ephemeral_1h_input_tokens")
     return _consistent(
         _count(told, f"{sent}_tokens", needed=True),
         _count(told, f"{made}_tokens"),
         total=_count(told, "total_tokens"),
-        cache_read=_count(of_sent, "cached_tokens"),
-        cache_write=_count(of_sent, "cache_write_tokens"),
+        cache_read=read,
+        cache_write=written,
+        cache_write_hour=hour,
         reasoning=_reasoning(of_made),
         audio_input=_count(of_sent, "audio_tokens"),
         audio_output=_count(of_made, "audio_tokens"),

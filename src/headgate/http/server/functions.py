@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import singledispatch
+from types import CoroutineType
 from typing import Any, TypeVar
 
 from headgate.decorator import is_coroutine_function
@@ -88,9 +89,9 @@ def of_request(name: str, function: Callable[..., Any]) -> Callable[[Request], A
     if is_portable(function):
         return function
     if takes(function, 1):
-        return _of_own(function)
+        return _of_own(function, name)
     if takes(function, 0):
-        return _of_own(_ignoring(function))
+        return _of_own(_ignoring(function), name)
     raise ConfigError(f"{name} is a function of the request alone, not {_called(function)}")
 
 
@@ -134,8 +135,8 @@ def _giving_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
     return of
 
 
-def _of_own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of Headgate's request that asks one of the framework's."""
+def _of_own(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+    """A function of Headgate's request that asks one of the framework's, which was given by this name."""
     if is_coroutine_function(function):
 
         async def of_async(request: Request, *rest: Any) -> Any:
@@ -144,7 +145,11 @@ def _of_own(function: Callable[..., Any]) -> Callable[..., Any]:
         return of_async
 
     def of(request: Request, *rest: Any) -> Any:
-        return request.call(function, *rest)
+        told = request.call(function, *rest)
+        if type(told) is CoroutineType and name:  # which would be true, and no tier
+            told.close()
+            raise ArgumentError(f"{name} gives a coroutine, and its function begins with def: write async def")
+        return told
 
     return of
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable
 from typing import Any, NamedTuple
 
 from headgate.clock import Clock
@@ -85,7 +86,11 @@ class Attempt:
         taken, setting = self._taken, self._setting
         job = QueuedCall(taken.id, taken.caller, taken.model, taken.path, body_of(taken), taken.attempts + 1)
         try:
-            self._handler = asyncio.ensure_future(setting.handler(job, self._call))
+            given = setting.handler(job, self._call)
+            if not isawaitable(given):
+                kind = type(given).__name__
+                raise TypeError(f"a handler begins with async def, or is one of an LlmQueue: it gave a {kind}")
+            self._handler = asyncio.ensure_future(given)
             if self._why:
                 self._handler.cancel()
             answer = await self._handler

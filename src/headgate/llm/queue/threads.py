@@ -14,6 +14,7 @@ from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
 from headgate.clock import Clock
+from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError
 from headgate.forks import told_of_forks
 from headgate.llm.queue.asking import ScopeOf
@@ -251,7 +252,8 @@ class _Threads:
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="headgate-job")
 
     async def __call__(self, job: QueuedCall, call: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._handler, job, call)
+        given = await asyncio.get_running_loop().run_in_executor(self._pool, self._handler, job, call)
+        return await answered(given)  # an `async` function under a decorator gives its coroutine
 
     def end(self) -> None:
         """Take no more; threads end when what they do has ended."""
