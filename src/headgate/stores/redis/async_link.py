@@ -284,23 +284,32 @@ class _LoopConnections:
 
         asked, address = None, self._slots.server_of(slot)
         if address is not None:  # the usual way, whose deadline is kept by the multiplexer
+            silent = self._slots.silent
+            if silent.failures:
+                silent.check(address, self._shown)
             try:
-                return await self._multiplexer(address).ask(command, within_s=within_s)
+                reply = await self._multiplexer(address).ask(command, within_s=within_s)
             except exceptions.ResponseError as error:
-                if whole and is_moving(error):
-                    asked = None
-                elif isinstance(error, ELSEWHERE):
-                    asked = self._slots.directed(error, slot, address)
-                else:
-                    raise
-            except LOST:
+                moves = whole and is_moving(error)
+                if not (moves or isinstance(error, ELSEWHERE)):
+                    silent.blame(error, address, self._shown)
+                silent.directed(error, address)
+                asked = None if moves else self._slots.directed(error, slot, address)
+            except LOST as error:
                 self._slots.doubt(address)
-                raise
+                silent.blame(error, address, self._shown)
+            else:
+                if silent.failures:
+                    silent.answered(address)
+                return reply
         try:
             async with asyncio.timeout_at(until):
                 return await drive_async(self._slots.search(slot, self._shown, asked, whole=whole), do)
         except TimeoutError as error:
-            self._slots.doubt(asked or self._slots.server_of(slot))
+            address = asked or self._slots.server_of(slot)
+            self._slots.doubt(address)
+            if address is not None:
+                self._slots.silent.blame(error, address, self._shown)
             raise store_error(error, self._shown) from error
 
     async def _learn(self) -> None:

@@ -10,6 +10,7 @@ from redis import exceptions
 
 from headgate.errors import StoreTimeout, StoreUnavailable
 from headgate.stores.redis.replies import read_ranges
+from headgate.stores.redis.silent_servers import SilentServers
 from headgate.stores.redis.url import Address
 
 _MOST_TURNS = 16
@@ -67,6 +68,7 @@ class SlotMap:
         self._seeds = seeds
         self._servers: dict[int, Address] = {}
         self._failed: dict[Address, None] = {}
+        self.silent = SilentServers()
 
     def __contains__(self, slot: int) -> bool:
         return slot in self._servers
@@ -128,19 +130,24 @@ class SlotMap:
             address = asked or self.server_of(slot)
             if address is None:
                 raise StoreUnavailable(f"{shown}: no server has slot {slot}")
+            if self.silent.failures:
+                self.silent.check(address, shown)
             try:
                 reply = yield SendTo(address, asked is not None)
             except exceptions.ResponseError as error:
                 moves = whole and is_moving(error)
                 if not (moves or isinstance(error, ELSEWHERE)):
-                    raise
+                    self.silent.blame(error, address, shown)
+                self.silent.directed(error, address)
                 asked = None if moves else self.directed(error, slot, address)
                 if moves or isinstance(error, _LATER):
                     turns -= 1  # it is the deadline that ends this
                     yield SearchStep.PAUSE
-            except LOST:
+            except LOST as error:
                 self.doubt(address)
-                raise
+                self.silent.blame(error, address, shown)
             else:
+                if self.silent.failures:
+                    self.silent.answered(address)
                 return reply
         raise StoreUnavailable(f"{shown}: slot {slot} is moving, and no server takes the call")
