@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,8 @@ from redis.crc import key_slot
 from redis_askers import COLOURS, Asker, wait_for
 from redis_servers import Cluster, Server, cluster
 from stalls import timed
+
+from headgate import AsyncLimiter
 
 pytestmark = pytest.mark.integration
 OPTIONS = ("cluster-require-full-coverage no", "maxmemory-policy noeviction")
@@ -93,3 +96,22 @@ def test_a_cluster_that_is_away_as_a_whole_opens_the_breaker_and_is_back_with_it
         server.go_on()
     wait_for(lambda: [decided(asker, keys[other]) for other in others] == ["", ""], 20)
     gone.go_on()
+
+
+def test_event_loops_that_each_serve_one_request_know_together_which_server_is_silent(nodes: Cluster) -> None:
+    keys, away = keys_of(nodes), nodes.servers[0]
+    limiter = AsyncLimiter("100/week bucket", store=f"{nodes.url}?timeout=100ms&connect_timeout=500ms&remember=no")
+
+    async def ask(key: str) -> str:
+        try:
+            return (await limiter.hit(key)).degraded
+        finally:
+            await limiter.store.aclose()  # the connections of this loop
+
+    asyncio.run(ask(keys[away]))
+    away.stop()
+    with timed() as took_s:
+        told = [asyncio.run(ask(keys[away])) for _ in range(30)]
+    assert set(told) == {"local"}
+    assert took_s() < 15 * 0.3
+    away.go_on()

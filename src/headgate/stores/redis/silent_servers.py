@@ -41,6 +41,10 @@ class SilentServers:
 
         self._rests: dict[Address, _Rest] = {}
 
+    def has(self, address: Address) -> bool:
+        """Whether a server has failed several times on end, and has not answered since."""
+        return address in self._rests
+
     def check(self, address: Address, shown: str) -> None:
         """Raise StoreUnavailable where a server is not to be asked now."""
         rest = self._rests.get(address)

@@ -62,13 +62,16 @@ def is_moving(error: Exception) -> bool:
 
 
 class SlotMap:
-    """A map of slots to servers; `seeds` are asked for it where no other server is known."""
+    """A map of slots to servers; `seeds` are asked for it where no other server is known.
 
-    def __init__(self, seeds: Sequence[Address]) -> None:
+    Maps of several event loops may share what is known of `silent` servers.
+    """
+
+    def __init__(self, seeds: Sequence[Address], silent: SilentServers | None = None) -> None:
         self._seeds = seeds
         self._servers: dict[int, Address] = {}
         self._failed: dict[Address, None] = {}
-        self.silent = SilentServers()
+        self.silent = SilentServers() if silent is None else silent
 
     def __contains__(self, slot: int) -> bool:
         return slot in self._servers
@@ -102,8 +105,9 @@ class SlotMap:
 
     def candidates(self, known: Iterable[Address]) -> list[Address]:
         """The servers to ask for the slots, in order; last those that did not answer, the latest at the end."""
-        failed = list(self._failed)
         every = dict.fromkeys([*known, *self._seeds])
+        silent = [address for address in every if self.silent.has(address) and address not in self._failed]
+        failed = [*silent, *self._failed]
         return [address for address in every if address not in failed] + [one for one in failed if one in every]
 
     def learn(self, reply: Any, teller: Address) -> None:
