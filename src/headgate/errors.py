@@ -89,6 +89,12 @@ class StoreError(HeadgateError):
     hold_id: str = ""
     """Where the answer to `reserve` was lost: the whole id of the hold that may have been made."""
 
+    server: str = ""
+    """Of a Cluster: the address of the server that did not answer or refused; the others may answer."""
+
+    was_sent: bool = True
+    """Whether the call may have reached the store."""
+
 
 class StoreTimeout(StoreError):
     """The store missed its deadline; the call may or may not have been charged."""

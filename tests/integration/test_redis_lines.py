@@ -256,6 +256,21 @@ def test_tickets_of_a_process_that_died_are_passed_over(server: Server) -> None:
     dead.store.turns._tickets.clear()  # type: ignore[attr-defined]
 
 
+def test_a_process_that_died_before_the_servers_clock_went_back_does_not_hold_up_the_line(server: Server) -> None:
+    own = prefix()
+    dead, alive = (Limiter("9/second bucket", store=store_at(server.url, own), name="jobs") for _ in range(2))
+    alive.store.turns.keep_us, alive.store.turns.alive_ms = 50_000, 100  # type: ignore[attr-defined]
+    line, ticket = dead.bound.line, Ticket((1,))
+    place = line.place(("key",))
+    line.turns.add(ticket)
+    assert line.join(place, ticket, 0, b"").is_first
+    # As the clock of the primary before this one had it, which was an hour ahead:
+    server.cli("HSET", place.keys[1], line.turns.process, int(time.time() * 1000) + 3_600_000)
+    assert alive.acquire("key", timeout=10)
+    assert in_line(alive) == 0
+    dead.store.turns._tickets.clear()  # type: ignore[attr-defined]
+
+
 def test_a_ticket_that_was_passed_over_while_its_process_was_stopped_joins_again(server: Server) -> None:
     own = prefix()
     limiter = Limiter("1 concurrent", store=store_at(server.url, own, only_messages=False), name="jobs")

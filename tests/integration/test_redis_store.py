@@ -640,6 +640,17 @@ def test_a_user_needs_each_of_these_rights(server: Server, lacking: str) -> None
     assert "NOPERM" in str(told.value) or "permission" in str(told.value).lower(), told.value
 
 
+def test_clearing_needs_one_right_more_which_the_error_tells(server: Server) -> None:
+    prefix = f"acl{next(_prefixes)}"
+    with _user(server, RIGHTS, prefix) as url, Limiter("5/week", store=RedisStore(url, prefix=prefix)) as limiter:
+        limiter.hit("key")
+        with pytest.raises(StoreError, match=r"\+scan"):
+            limiter.store.clear()
+        server.cli("ACL", "SETUSER", "limiter", "+scan")
+        limiter.store.clear()
+        assert limiter.peek("key", 0).remaining == 5
+
+
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_probe_fails_where_decisions_would_for_want_of_a_right(server: Server, colour: str) -> None:
     for lacking in RIGHTS:

@@ -406,3 +406,18 @@ def test_what_has_ended_under_former_numbers_is_the_same_as_nothing(holding_kind
         whole_id = limiter.reserve(key, 0, lease=60).id
         answers.append((told(limiter.commit(whole_id, 3)), numbers(limiter.peek(key, 1))))
     assert answers[0] == answers[1]
+
+
+def test_a_debt_on_a_log_that_a_counter_has_left_behind_counts_from_its_newest_entry(holding_kind: str) -> None:
+    clock, store = ManualClock(), make_store(holding_kind)
+    log, counter = (Limiter(text, store=store, name="api", clock=clock) for text in ("30/minute log", "200/minute"))
+    assert log.hit("key")
+    held = counter.reserve("key", 3, lease=3600)
+    [newest] = log.peek("key", 0).limits
+    assert newest.reset_after_us > 60_000_000, "what a counter has counted may have come later than it did"
+    assert log.hit("key").limits[0].reset_after_us == newest.reset_after_us
+    [after] = log.commit(held.id, 12).after
+    clock.advance(newest.reset_after_us - 1)
+    assert log.peek("key", 0).remaining == after.remaining
+    clock.advance(1)
+    assert log.peek("key", 0).remaining == 30

@@ -35,18 +35,21 @@ def opened(clock: ManualClock) -> Breaker:
 class Probe:
     """A store that answers, or not; a breaker asks only what is still there."""
 
-    def __init__(self, *, answers: bool = True) -> None:
+    def __init__(self, *, answers: bool = True, error: Exception | None = None) -> None:
         self.answers = answers
+        self.error = error
         self.asked = threading.Event()
 
     def ask(self) -> None:
         self.asked.set()
+        if self.error is not None:
+            raise self.error
         if not self.answers:
             raise StoreUnavailable("nobody is there")
 
 
-def come_back(breaker: Breaker) -> None:
-    probe = Probe()
+def come_back(breaker: Breaker, error: Exception | None = None) -> None:
+    probe = Probe(error=error)
     breaker.probe_in_thread(probe.ask)
     prober = breaker._prober
     assert isinstance(prober, threading.Thread)
@@ -72,6 +75,19 @@ def test_what_is_wrong_with_one_key_does_not_open_it(caplog: pytest.LogCaptureFi
         for _ in range(10 * FAILURES):
             breaker.failed(StoreKeyError("the key x is no hash"))
     assert breaker.state == CLOSED and len(caplog.records) == 1
+
+
+def test_a_server_of_a_cluster_that_fails_says_nothing_about_the_others() -> None:
+    of_one = StoreUnavailable("redis+cluster://h: no answer")
+    of_one.server = "h:1"
+    breaker = Breaker("a store", clock=ManualClock(), first_probe_s=0.001)
+    for _ in range(FAILURES):
+        breaker.failed(of_one)
+    assert breaker.state == CLOSED
+    for _ in range(FAILURES):
+        breaker.failed(LATE)
+    assert breaker.state == OPEN
+    come_back(breaker, of_one)  # a Cluster of which some answer is back
 
 
 @pytest.mark.parametrize("asked_each_ms", [1, 7, 40])

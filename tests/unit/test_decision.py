@@ -156,3 +156,12 @@ def test_when_allowed_the_limit_nearest_to_refusing_this_cost_speaks(
     definitions = [NamedLimit(limit, name, name) for name in "ab"]
     readings = [Reading(True, left, reset_us, 0, 1, 0) for left, reset_us in zip(remaining, resets, strict=True)]
     assert binding_of(definitions, readings, [cost, cost], allowed=True) == binding
+
+
+def test_decisions_of_many_keys_can_be_copied_and_pickled(core: str) -> None:
+    limiter = make_limiter(core, "2/minute; 3/hour", ManualClock(), name="api")
+    decisions = limiter.hit_many(["a", "a", "b", "a"])
+    for clone in (pickle.loads(pickle.dumps(decisions)), copy.copy(decisions), copy.deepcopy(decisions)):
+        assert clone.allowed == decisions.allowed and clone.allowed_count == decisions.allowed_count == 3
+        assert list(map(numbers, clone)) == list(map(numbers, decisions))
+        assert len(clone) == 4 and numbers(clone[-1]) == numbers(decisions[-1])

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use headgate_core::table::answer::Answer;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::decision::Decision;
 
@@ -72,5 +72,10 @@ impl Decisions {
     #[getter]
     fn allowed_count(&self) -> usize {
         self.answers.iter().filter(|answer| answer.allowed).count()
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyList>,))> {
+        let class = slf.py().import("headgate.stores.python_table")?.getattr("PythonDecisions")?;
+        Ok((class, (slf.try_iter()?.collect::<PyResult<Vec<_>>>()?.into_pyobject(slf.py())?.cast_into()?,)))
     }
 }

@@ -108,7 +108,11 @@ impl<B: Backing> Shard<B> {
         let limit = &settling.limit;
         let now = transition::unit_time(limit, now_us);
         if settling.change > 0 {
-            let marked = settling.mark_of_last(parts, limits).unwrap_or([now, 0]);
+            let marked = settling.mark_of_last(parts, limits).unwrap_or_else(|| {
+                let stored = self.of_slot(&self.backing.slots()[index], limit);
+                let log = if let Stored::Entries(log) = stored { Some(log) } else { None };
+                sliding_log::mark(limit, &sliding_log::roll(limit, log, now), now)
+            });
             self.settle_entry(index, limit, now, marked, settling.change);
             return;
         }

@@ -18,7 +18,7 @@ from typing import Any
 from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
-from headgate.errors import ConfigError, HeadgateError, StoreKeyError
+from headgate.errors import ConfigError, HeadgateError, StoreError, StoreKeyError
 from headgate.forks import told_of_forks
 
 log = logging.getLogger("headgate")
@@ -108,11 +108,13 @@ class Breaker:
             self.failures = 0
 
     def failed(self, error: Exception) -> None:
-        """A call was not answered. What is wrong with one key says nothing about others."""
+        """A call was not answered. What is wrong with one key or server of a Cluster says nothing about others."""
         if isinstance(error, StoreKeyError):
             if str(error) not in self._complaints and len(self._complaints) < MOST_COMPLAINTS:
                 self._complaints.add(str(error))
                 log.warning("a request is decided without the store: %s", str(error))
+            return
+        if _is_of_one_server(error):
             return
         with self._lock:
             self.failures += 1
@@ -190,8 +192,9 @@ class Breaker:
             except ConfigError:  # it is asked on an event loop alone
                 self._only_tasks = True
                 return
-            except HeadgateError:
-                pass
+            except HeadgateError as error:
+                if _is_of_one_server(error):  # others of the Cluster answer
+                    self._is_back()
             else:
                 self._is_back()
             del probe  # while asleep, nothing keeps the store
@@ -203,8 +206,9 @@ class Breaker:
                 return
             try:
                 await probe()
-            except HeadgateError:
-                pass
+            except HeadgateError as error:
+                if _is_of_one_server(error):
+                    self._is_back()
             else:
                 self._is_back()
             del probe
@@ -243,6 +247,10 @@ class _WeakProbe:
     def __call__(self) -> Callable[[], Any] | None:
         store = self._store()
         return None if store is None else MethodType(self._function, store)
+
+
+def _is_of_one_server(error: Exception) -> bool:
+    return isinstance(error, StoreError) and error.server != ""
 
 
 def jittered(pause_s: float) -> float:

@@ -98,7 +98,7 @@ class GuardedHolds:
             try:
                 reserved: Reserved = yield self._bound.reserve(operation, hold)
             except StoreError as error:
-                lost_id = error.hold_id
+                lost_id = error.hold_id if error.was_sent else ""
                 self._access.failed(error)
                 self._remembered.charged(operation.keys)  # it may have been
             else:

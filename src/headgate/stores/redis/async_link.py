@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,7 @@ from headgate.stores.redis.first_connection import first_commands
 from headgate.stores.redis.multiplexer import Multiplexer
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
+from headgate.stores.redis.silent_servers import SilentServers
 from headgate.stores.redis.slot_map import (
     ELSEWHERE,
     LOST,
@@ -55,6 +57,7 @@ class AsyncLink:
         self._client = client
         self.shown = shown
         self._timeout_s = _PATIENCE_S if place is None else place.timeout_s
+        self._silent = SilentServers()
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = WeakKeyDictionary()
         self._last: tuple[asyncio.AbstractEventLoop, _LoopConnections] | None = None
 
@@ -159,7 +162,7 @@ class AsyncLink:
         if connections is None:
             self._leave_closed_loops()
             connections = self._by_loop[loop] = _LoopConnections(
-                self._place, self._client, self.shown, self._timeout_s, self._scripts
+                self._place, self._client, self.shown, self._timeout_s, self._scripts, self._silent
             )
         self._last = (loop, connections)
         return connections
@@ -178,7 +181,13 @@ class _LoopConnections:
     """The multiplexers of one event loop, one for each server."""
 
     def __init__(
-        self, place: Place | None, client: Any, shown: str, timeout_s: float, scripts: dict[str, Script]
+        self,
+        place: Place | None,
+        client: Any,
+        shown: str,
+        timeout_s: float,
+        scripts: dict[str, Script],
+        silent: SilentServers,
     ) -> None:
         self._place = place
         self._shown = shown
@@ -187,7 +196,7 @@ class _LoopConnections:
         self._own_cluster = client if isinstance(client, redis.asyncio.RedisCluster) else None
         self._pool: Any = None
         self._kind = "cluster" if self._own_cluster is not None else "single" if place is None else place.kind
-        self._slots = SlotMap(() if place is None else place.addresses)
+        self._slots = SlotMap(() if place is None else place.addresses, silent)
         self._learned: asyncio.Task[None] | None = None
         self._scripts = scripts
         self.first_is_over = place is None
@@ -229,23 +238,41 @@ class _LoopConnections:
 
     async def _connect_first(self) -> None:
         assert self._place is not None
-        commands, within_s = first_commands(self._scripts), self._place.first_s
+        commands, within_s, addresses = first_commands(self._scripts), self._place.first_s, list[Address]()
         try:
             async with asyncio.timeout(within_s):
                 if self._kind == "cluster":
                     self._within_s = self._place.each_s
                     await self._learn()
-                    await asyncio.gather(
-                        *[self._send_first(address, commands, within_s) for address in self._slots.servers()],
-                        return_exceptions=True,  # the first call to this server gets the error
-                    )
+                    addresses = self._slots.servers()
                 else:
                     await self._send_first(None, commands, within_s)
+            if self._kind == "cluster":
+                await self._connect_each(addresses, commands, within_s)
         except TimeoutError as error:
             raise unconnected(self._shown) from error
         finally:
             self._within_s = None
             self.first_is_over = True
+
+    async def _connect_each(self, addresses: Sequence[Address], commands: Sequence[Command], within_s: float) -> None:
+        """Connect to servers; one that does not answer in time is left out: the first call to it gets the error."""
+        silent = self._slots.silent
+        loop = asyncio.get_running_loop()
+        connecting = {
+            loop.create_task(self._send_first(address, commands, within_s)): address
+            for address in addresses
+            if not silent.has(address)
+        }
+        try:
+            late = (await asyncio.wait(connecting, timeout=self._first_until - loop.time()))[1] if connecting else ()
+            for task in late:
+                with suppress(StoreError):
+                    silent.blame(unconnected(self._shown), connecting[task], self._shown)
+        finally:
+            for task in connecting:
+                task.add_done_callback(_retrieve)
+                task.cancel()
 
     async def _send_first(self, address: Address | None, commands: Sequence[Command], within_s: float) -> None:
         multiplexer = self._multiplexer(address)
@@ -284,23 +311,32 @@ class _LoopConnections:
 
         asked, address = None, self._slots.server_of(slot)
         if address is not None:  # the usual way, whose deadline is kept by the multiplexer
+            silent = self._slots.silent
+            if silent.failures:
+                silent.check(address, self._shown)
             try:
-                return await self._multiplexer(address).ask(command, within_s=within_s)
+                reply = await self._multiplexer(address).ask(command, within_s=within_s)
             except exceptions.ResponseError as error:
-                if whole and is_moving(error):
-                    asked = None
-                elif isinstance(error, ELSEWHERE):
-                    asked = self._slots.directed(error, slot, address)
-                else:
-                    raise
-            except LOST:
+                moves = whole and is_moving(error)
+                if not (moves or isinstance(error, ELSEWHERE)):
+                    silent.blame(error, address, self._shown)
+                silent.directed(error, address)
+                asked = None if moves else self._slots.directed(error, slot, address)
+            except LOST as error:
                 self._slots.doubt(address)
-                raise
+                silent.blame(error, address, self._shown)
+            else:
+                if silent.failures:
+                    silent.answered(address)
+                return reply
         try:
             async with asyncio.timeout_at(until):
                 return await drive_async(self._slots.search(slot, self._shown, asked, whole=whole), do)
         except TimeoutError as error:
-            self._slots.doubt(asked or self._slots.server_of(slot))
+            address = asked or self._slots.server_of(slot)
+            self._slots.doubt(address)
+            if address is not None:
+                self._slots.silent.blame(error, address, self._shown)
             raise store_error(error, self._shown) from error
 
     async def _learn(self) -> None:
@@ -352,9 +388,8 @@ class _LoopConnections:
     async def close(self) -> None:
         if self._first is not None:
             self._first.cancel()
-        for multiplexer in self._multiplexers.values():
-            await multiplexer.close()
-        self._multiplexers.clear()
+        while self._multiplexers:  # what is on its way may add some meanwhile
+            await self._multiplexers.popitem()[1].close()
         if self._kind == "sentinel":
             for sentinel in self._pool.sentinel_manager.sentinels:
                 await sentinel.aclose()

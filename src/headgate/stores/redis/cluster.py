@@ -18,6 +18,7 @@ from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.clients import open_connection
 from headgate.stores.redis.errors import sound
 from headgate.stores.redis.pool import Command, ConnectionPool, execute_one_by_one
+from headgate.stores.redis.silent_servers import NotSent
 from headgate.stores.redis.slot_map import PAUSE_S, RecordKey, SearchStep, SendTo, SlotMap
 from headgate.stores.redis.url import Address, Place
 
@@ -123,8 +124,8 @@ class ClusterPools:
         return SYSTEM_CLOCK.now_us() + round(self._patience_s() * US_PER_SECOND)
 
     def _left_s(self, until_us: int) -> float:
-        """What is left of a deadline; raises redis-py's TimeoutError where nothing is."""
+        """What is left of a deadline; raises NotSent, a TimeoutError of redis-py, where nothing is."""
         left_us = until_us - SYSTEM_CLOCK.now_us()
         if left_us <= 0:
-            raise exceptions.TimeoutError
+            raise NotSent
         return left_us / US_PER_SECOND

@@ -10,6 +10,7 @@ from redis import exceptions
 
 from headgate.errors import StoreTimeout, StoreUnavailable
 from headgate.stores.redis.replies import read_ranges
+from headgate.stores.redis.silent_servers import SilentServers
 from headgate.stores.redis.url import Address
 
 _MOST_TURNS = 16
@@ -61,12 +62,16 @@ def is_moving(error: Exception) -> bool:
 
 
 class SlotMap:
-    """A map of slots to servers; `seeds` are asked for it where no other server is known."""
+    """A map of slots to servers; `seeds` are asked for it where no other server is known.
 
-    def __init__(self, seeds: Sequence[Address]) -> None:
+    Maps of several event loops may share what is known of `silent` servers.
+    """
+
+    def __init__(self, seeds: Sequence[Address], silent: SilentServers | None = None) -> None:
         self._seeds = seeds
         self._servers: dict[int, Address] = {}
         self._failed: dict[Address, None] = {}
+        self.silent = SilentServers() if silent is None else silent
 
     def __contains__(self, slot: int) -> bool:
         return slot in self._servers
@@ -100,8 +105,9 @@ class SlotMap:
 
     def candidates(self, known: Iterable[Address]) -> list[Address]:
         """The servers to ask for the slots, in order; last those that did not answer, the latest at the end."""
-        failed = list(self._failed)
         every = dict.fromkeys([*known, *self._seeds])
+        silent = [address for address in every if self.silent.has(address) and address not in self._failed]
+        failed = [*silent, *self._failed]
         return [address for address in every if address not in failed] + [one for one in failed if one in every]
 
     def learn(self, reply: Any, teller: Address) -> None:
@@ -128,19 +134,24 @@ class SlotMap:
             address = asked or self.server_of(slot)
             if address is None:
                 raise StoreUnavailable(f"{shown}: no server has slot {slot}")
+            if self.silent.failures:
+                self.silent.check(address, shown)
             try:
                 reply = yield SendTo(address, asked is not None)
             except exceptions.ResponseError as error:
                 moves = whole and is_moving(error)
                 if not (moves or isinstance(error, ELSEWHERE)):
-                    raise
+                    self.silent.blame(error, address, shown)
+                self.silent.directed(error, address)
                 asked = None if moves else self.directed(error, slot, address)
                 if moves or isinstance(error, _LATER):
                     turns -= 1  # it is the deadline that ends this
                     yield SearchStep.PAUSE
-            except LOST:
+            except LOST as error:
                 self.doubt(address)
-                raise
+                self.silent.blame(error, address, shown)
             else:
+                if self.silent.failures:
+                    self.silent.answered(address)
                 return reply
         raise StoreUnavailable(f"{shown}: slot {slot} is moving, and no server takes the call")

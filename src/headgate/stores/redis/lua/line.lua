@@ -30,8 +30,12 @@ while first do
   local owner = sub(first, 1, 16)
   if owner == process then
     if sub(first, 17, 28) >= oldest then break end
-  elseif tonumber(call('HGET', known, owner) or 0) > now_ms then
-    break
+  else
+    local until_ms = tonumber(call('HGET', known, owner) or 0)
+    if until_ms > now_ms + 4 * alive_ms then -- by a clock that went back: it counts as alive for once more
+      call('HSET', known, owner, string.format('%.0f', now_ms + alive_ms))
+    end
+    if until_ms > now_ms then break end
   end
   call('ZREM', line, first)
   call('HINCRBY', known, 'g', 1)

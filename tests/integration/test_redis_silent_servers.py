@@ -1,0 +1,117 @@
+"""A Cluster of which one server does not answer: its keys are decided without it, and all others by their servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from redis.crc import key_slot
+from redis_askers import COLOURS, Asker, wait_for
+from redis_servers import Cluster, Server, cluster
+from stalls import timed
+
+from headgate import AsyncLimiter
+
+pytestmark = pytest.mark.integration
+OPTIONS = ("cluster-require-full-coverage no", "maxmemory-policy noeviction")
+DEADLINE_S = 0.1
+
+
+@pytest.fixture
+def nodes() -> Iterator[Cluster]:
+    with cluster(replicas_each=0, options=OPTIONS) as nodes:
+        yield nodes
+
+
+@pytest.fixture(params=COLOURS)
+def asker(request: pytest.FixtureRequest, nodes: Cluster) -> Iterator[Asker]:
+    url = f"{nodes.url}?timeout={int(DEADLINE_S * 1000)}ms&remember=no"
+    with Asker(request.param, "1000/week bucket; 100 concurrent", url, name="held") as asker:
+        wait_for(lambda: {asker.peek(key, 0).degraded for key in keys_of(nodes).values()} == {""})
+        yield asker
+
+
+def keys_of(nodes: Cluster) -> dict[Server, str]:
+    """A key of each server."""
+    return {nodes.owner_of(key_slot(b"key%d" % number)): f"key{number}" for number in range(30)}
+
+
+def decided(asker: Asker, key: str) -> str:
+    """What decided in place of the store."""
+    place: str = asker.reserve(key, lease=60).decision.degraded
+    return place
+
+
+@pytest.mark.parametrize("outage", ["killed", "stopped"])
+def test_keys_of_other_servers_are_decided_there_and_no_call_waits_for_the_one_that_is_away(
+    nodes: Cluster, asker: Asker, outage: str
+) -> None:
+    keys = keys_of(nodes)
+    away, *others = nodes.servers
+    (away.kill if outage == "killed" else away.stop)()
+    with timed() as took_s:
+        assert {decided(asker, keys[away]) for _ in range(60)} == {"local"}
+    assert [decided(asker, keys[other]) for other in others] == ["", ""]
+    assert decided(asker, keys[away]) == "local"
+    assert asker.store.breaker.opened == 0
+    assert took_s() < 30 * DEADLINE_S
+    if outage == "killed":
+        away.launch()
+        away.wait_ready()
+    else:
+        away.go_on()
+    wait_for(lambda: decided(asker, keys[away]) == "", 20)
+
+
+def test_holds_that_a_silent_server_was_not_asked_for_are_settled_here_alone(nodes: Cluster, asker: Asker) -> None:
+    key, away = keys_of(nodes)[nodes.servers[0]], nodes.servers[0]
+    away.kill()
+    for _ in range(50):
+        held = asker.reserve(key, 2, lease=60)
+        assert asker.commit(held.id, 1).degraded == "local"
+    assert asker.store.stats().kept < 20, "those that may have reached it"
+
+
+def test_a_server_that_is_full_keeps_no_other_from_deciding(nodes: Cluster, asker: Asker) -> None:
+    keys = keys_of(nodes)
+    full, *others = nodes.servers
+    full.cli("CONFIG", "SET", "maxmemory", 1)
+    told = [decided(asker, keys[full]) for _ in range(30)]
+    assert set(told) == {"local"}
+    assert [decided(asker, keys[other]) for other in others] == ["", ""]
+    full.cli("CONFIG", "SET", "maxmemory", 0)
+    wait_for(lambda: decided(asker, keys[full]) == "", 20)
+
+
+def test_a_cluster_that_is_away_as_a_whole_opens_the_breaker_and_is_back_with_its_first_servers(
+    nodes: Cluster, asker: Asker
+) -> None:
+    keys = keys_of(nodes)
+    gone, *others = nodes.servers
+    for server in nodes.servers:
+        server.stop()
+    wait_for(lambda: decided(asker, keys[others[0]]) == "local" and asker.store.breaker.state == "open", 20)
+    for server in others:
+        server.go_on()
+    wait_for(lambda: [decided(asker, keys[other]) for other in others] == ["", ""], 20)
+    gone.go_on()
+
+
+def test_event_loops_that_each_serve_one_request_know_together_which_server_is_silent(nodes: Cluster) -> None:
+    keys, away = keys_of(nodes), nodes.servers[0]
+    limiter = AsyncLimiter("100/week bucket", store=f"{nodes.url}?timeout=100ms&connect_timeout=500ms&remember=no")
+
+    async def ask(key: str) -> str:
+        try:
+            return (await limiter.hit(key)).degraded
+        finally:
+            await limiter.store.aclose()  # the connections of this loop
+
+    asyncio.run(ask(keys[away]))
+    away.stop()
+    with timed() as took_s:
+        told = [asyncio.run(ask(keys[away])) for _ in range(30)]
+    assert set(told) == {"local"}
+    assert took_s() < 15 * 0.3
+    away.go_on()
