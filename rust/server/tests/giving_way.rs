@@ -194,6 +194,7 @@ fn what_streams_of_one_connection_hold_is_counted_and_given_back() {
     let running = start(100, Bounds { held_bytes: 1 << 20, ..Bounds::default() });
     let mut client = running.connect();
     client.send(hello(b"")).frame_of(WINDOW_UPDATE); // now there is room for all of it
+    client.send(frame(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0])); // and for all responses
     for number in 0..16 {
         client.send(frame(HEADERS, END_HEADERS, 2 * number + 1, &request("POST", "/v1/check")));
         client.send(frame(DATA, 0, 2 * number + 1, &[b'a'; 16 << 10]));
