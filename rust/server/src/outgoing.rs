@@ -69,7 +69,7 @@ impl Outgoing {
 }
 
 impl Client {
-    /// Of a client that so many bytes are kept for. In HTTP/1 they are those of one response at a time.
+    /// Of a client that so many bytes are kept for. In HTTP/1 `Intake` counts what the socket does not take.
     fn of(answering: Answering, is_http1: bool, bytes: usize) -> Self {
         if is_http1 {
             Self::Http1 { _answering: answering }
