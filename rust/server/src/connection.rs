@@ -255,6 +255,13 @@ impl<C: Deref<Target = Connection>> Held<C> {
     }
 }
 
+impl<C: Deref<Target = Connection>> Held<C> {
+    /// It holds so many bytes, or more if it did before.
+    pub fn set_at_least(&mut self, bytes: usize) {
+        self.set(bytes.max(self.bytes));
+    }
+}
+
 impl<C: Deref<Target = Connection>> Drop for Held<C> {
     fn drop(&mut self) {
         self.set(0);

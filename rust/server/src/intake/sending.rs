@@ -13,13 +13,13 @@ use crate::transport::{Taken, Transport, send_tls};
 use crate::waiting::{LINGER, Waits};
 
 impl Intake {
-    /// Note what hyper keeps of `count` bytes that it writes.
+    /// Note what hyper keeps of `count` bytes that it writes: all of them until the last one is taken.
     fn keeps(&mut self, count: usize, poll: &Poll<io::Result<usize>>) {
-        self.unsent.set(match poll {
-            Poll::Ready(Ok(taken)) => count.saturating_sub(*taken),
-            Poll::Ready(Err(_)) => 0,
-            Poll::Pending => count,
-        });
+        match poll {
+            Poll::Ready(Ok(taken)) if *taken < count => self.unsent.set_at_least(count),
+            Poll::Ready(_) => self.unsent.set(0),
+            Poll::Pending => self.unsent.set_at_least(count),
+        }
     }
 
     /// Note how much the socket has taken of `count` bytes.
