@@ -25,6 +25,7 @@ from running import RunningService, headgate_command, running_service
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.connections import Connections
 from headgate.service.http.messages import TEXT, Reply, ServiceRequest, ServiceResponse
+from until import until
 
 pytestmark = pytest.mark.integration
 
@@ -301,6 +302,21 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off_and_not_answered_wit
         connection.settimeout(30)
         all_of(connection)
         assert not small.connections.open
+
+
+def test_what_clients_do_not_read_is_held_and_bounded() -> None:
+    def answer(request: ServiceRequest) -> ServiceResponse:
+        return ServiceResponse(200, TEXT, b"a" * (32 * MIB))  # more than the system's buffers take
+
+    with told(Bounds(held_bytes=MIB, take_s=300), answer) as small, ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(connected(small)).sendall(CHECK)
+        until(lambda: len(small.connections.open) == 1)  # all but the newest gave way
+        reads = stack.enter_context(connected(small))
+        reads.sendall(CHECK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert len(all_of(reads)) > 32 * MIB
+        stack.close()
+        until(lambda: small.connections.held == 0)
 
 
 # Too many.

@@ -9,7 +9,7 @@ pub struct Bounds {
     pub connections: usize,
     /// Connections of one address; a gateway has one for all its clients, so usually there is no such bound.
     pub connections_of_client: usize,
-    /// Bytes of requests that have not come whole, on all connections.
+    /// Bytes of requests that have not come whole, and of responses that wait for their clients, on all connections.
     pub held_bytes: usize,
     /// The request line and all header fields, in bytes.
     pub head_bytes: usize,

@@ -80,9 +80,10 @@ impl Connection {
         if self.ends() { None } else { self.waiting.since_ms() }
     }
 
-    /// Since when it waits for the rest of what it holds; None where it holds nothing of that kind, or ends already.
+    /// Since when it waits for its client to send the rest of what it holds, or to read that; None where it holds
+    /// nothing of that kind, or ends already.
     pub fn holding_since_ms(&self) -> Option<u64> {
-        if self.ends() || self.held() == 0 { None } else { self.waiting.unsent_since_ms() }
+        if self.ends() || self.held() == 0 { None } else { self.waiting.owed_since_ms() }
     }
 
     fn ends(&self) -> bool {
@@ -124,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// How many bytes of unfinished requests it holds.
+    /// How many bytes of unfinished requests and of unread responses it holds.
     pub fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
@@ -227,7 +228,7 @@ impl Drop for AwaitedBody {
     }
 }
 
-/// What one unfinished request holds, in bytes; given back when it is dropped.
+/// What one unfinished request or unread response holds, in bytes; given back when it is dropped.
 pub struct Held<C: Deref<Target = Connection> = Arc<Connection>> {
     connection: C,
     bytes: usize,
@@ -251,6 +252,13 @@ impl<C: Deref<Target = Connection>> Held<C> {
         }
         self.connection.room.hold(self.bytes, bytes);
         self.bytes = bytes;
+    }
+}
+
+impl<C: Deref<Target = Connection>> Held<C> {
+    /// It holds so many bytes, or more if it did before.
+    pub fn set_at_least(&mut self, bytes: usize) {
+        self.set(bytes.max(self.bytes));
     }
 }
 

@@ -10,13 +10,12 @@ use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOS
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::connection::{Answering, Connection, Held, Wish};
 use crate::decide::{Answer, Check, Question, Reply};
 use crate::forward::PEER;
 use crate::intake::methods::is_known;
-use crate::outgoing::Outgoing;
+use crate::outgoing::{Behind, Outgoing};
 use crate::problems::Refusal;
 use crate::stats::Route;
 use crate::uploads::{Upload, head_bytes, read_whole, throw_away};
@@ -75,7 +74,7 @@ impl Exchange<'_> {
             Answered::Passed(body) => {
                 held.set(head_bytes(&parts) + body.len());
                 match self.pass(Request::from_parts(parts, Upload(body))).await {
-                    Ok((response, turn)) => response.map(|body| Outgoing::passed(body, turn, answering, is_http1)),
+                    Ok(response) => response.map(|body| Outgoing::passed(body, answering, is_http1)),
                     Err(refusal) => whole(refusal.reply(), answering),
                 }
             }
@@ -182,7 +181,7 @@ impl Exchange<'_> {
     }
 
     /// The response of the Python service; a refusal where it gives none, or none in the time that it has.
-    async fn pass(&self, request: Request<Upload>) -> Result<(Response<Incoming>, OwnedSemaphorePermit), Refusal> {
+    async fn pass(&self, request: Request<Upload>) -> Result<Response<Behind>, Refusal> {
         let forward = self.worker.forward();
         let may_wait = self.connection.all_hold() <= self.worker.bounds().held_bytes;
         if !may_wait && forward.has_no_turn(request.uri().path()) {

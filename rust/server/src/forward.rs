@@ -1,6 +1,6 @@
 //! What passes on requests to the Python service on its private socket, and their responses back, as they come.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use http::{HeaderName, HeaderValue, Request, Response, Uri, Version, uri};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::Client;
@@ -21,6 +23,7 @@ use tokio::time::sleep;
 use tower_service::Service;
 
 use crate::hop_by_hop::{remove_framing, remove_hop_by_hop};
+use crate::outgoing::Behind;
 use crate::uploads::Upload;
 
 /// The field in which the Python service is told the address of the client. What a client sends in it is dropped.
@@ -29,6 +32,9 @@ pub const PEER: HeaderName = HeaderName::from_static("headgate-door-peer");
 /// How long a request has to get to the Python service before that learns that its client sends no more; what does not
 /// wait in line is answered by then.
 const BEFORE_TELLING: Duration = Duration::from_millis(100);
+
+/// The largest response that is read whole.
+const MOST_WHOLE: u64 = 1 << 20;
 
 /// A connection to the Python service, on which it can be told that the client sends no more.
 struct Private {
@@ -200,14 +206,14 @@ impl Forward {
 
     /// The response of the Python service, without what belongs to its connection; None where it gives none.
     ///
-    /// The body has come whole: nothing of the client is waited for while a turn is taken. The permit is to be kept
-    /// until the response has ended. When the client `leaves`, the Python service learns of it.
+    /// The body has come whole: nothing of the client is waited for while a turn is taken, but that it reads a response
+    /// which is too large to be kept. When the client `leaves`, the Python service learns of it.
     pub async fn pass(
         &self,
         mut request: Request<Upload>,
         peer: IpAddr,
         leaves: impl Future<Output = ()>,
-    ) -> Option<(Response<Incoming>, OwnedSemaphorePermit)> {
+    ) -> Option<Response<Behind>> {
         let turn = Arc::clone(self.turns(request.uri().path())).acquire_owned().await.ok()?;
         let fields = request.headers_mut();
         remove_framing(fields); // hyper says how long the body is
@@ -232,8 +238,23 @@ impl Forward {
         }
         .ok()?;
         remove_hop_by_hop(response.headers_mut());
-        Some((response, turn))
+        let (head, body) = response.into_parts();
+        Some(Response::from_parts(head, read_ahead(body, turn).await?))
     }
+}
+
+/// The whole body, unless it is too large or of unknown size; None where it breaks off.
+async fn read_ahead(mut body: Incoming, turn: OwnedSemaphorePermit) -> Option<Behind> {
+    if body.size_hint().upper().is_none_or(|size| size > MOST_WHOLE) {
+        return Some(Behind::Coming(body, turn));
+    }
+    let mut whole = BytesMut::new();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        if let Ok(data) = frame.ok()?.into_data() {
+            whole.extend_from_slice(&data);
+        }
+    }
+    Some(Behind::Whole(whole.freeze()))
 }
 
 /// Tell the Python service that the client of a request sends no more. Its connection is not used again.

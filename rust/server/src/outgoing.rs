@@ -12,10 +12,21 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::connection::Answering;
+use crate::connection::{Answering, Held};
 
 /// The largest piece that is on its way to a client of HTTP/2.
 const MOST_AT_ONCE: usize = 64 << 10;
+
+/// A body that is no larger takes about as much as its stream, and is not counted.
+const SMALL: usize = 4 << 10;
+
+/// The body of a response of the Python service.
+pub enum Behind {
+    /// It has come, and takes no turn.
+    Whole(Bytes),
+    /// It comes no faster than the client reads it, and takes a turn meanwhile.
+    Coming(Incoming, OwnedSemaphorePermit),
+}
 
 enum Source {
     Whole(Bytes),
@@ -23,7 +34,7 @@ enum Source {
         body: Incoming,
         /// What has come of it and was not handed over.
         rest: Bytes,
-        _permit: OwnedSemaphorePermit,
+        _turn: OwnedSemaphorePermit,
     },
 }
 
@@ -42,19 +53,29 @@ pub struct Outgoing {
 impl Outgoing {
     /// A body that is there.
     pub fn whole(body: Bytes, answering: Answering, is_http1: bool) -> Self {
-        Self { source: Source::Whole(body), client: Client::of(answering, is_http1) }
+        let client = Client::of(answering, is_http1, body.len());
+        Self { source: Source::Whole(body), client }
     }
 
-    /// A body as the Python service sends it, no faster than the client reads it.
-    pub fn passed(body: Incoming, permit: OwnedSemaphorePermit, answering: Answering, is_http1: bool) -> Self {
-        let source = Source::Passed { body, rest: Bytes::new(), _permit: permit };
-        Self { source, client: Client::of(answering, is_http1) }
+    /// A body of the Python service.
+    pub fn passed(body: Behind, answering: Answering, is_http1: bool) -> Self {
+        let (body, turn) = match body {
+            Behind::Whole(body) => return Self::whole(body, answering, is_http1),
+            Behind::Coming(body, turn) => (body, turn),
+        };
+        let source = Source::Passed { body, rest: Bytes::new(), _turn: turn };
+        Self { source, client: Client::of(answering, is_http1, 0) }
     }
 }
 
 impl Client {
-    fn of(answering: Answering, is_http1: bool) -> Self {
-        if is_http1 { Self::Http1 { _answering: answering } } else { Self::Http2(Arc::new(Stream::of(answering))) }
+    /// Of a client that so many bytes are kept for. In HTTP/1 `Intake` counts what the socket does not take.
+    fn of(answering: Answering, is_http1: bool, bytes: usize) -> Self {
+        if is_http1 {
+            Self::Http1 { _answering: answering }
+        } else {
+            Self::Http2(Arc::new(Stream::of(answering, bytes)))
+        }
     }
 }
 
@@ -115,6 +136,8 @@ impl Body for Outgoing {
 struct Stream {
     answering: Answering,
     state: Mutex<Sent>,
+    /// What is kept until all of it is read.
+    _held: Option<Held>,
 }
 
 #[derive(Default)]
@@ -125,8 +148,13 @@ struct Sent {
 }
 
 impl Stream {
-    fn of(answering: Answering) -> Self {
-        Self { answering, state: Mutex::default() }
+    fn of(answering: Answering, bytes: usize) -> Self {
+        let held = (bytes > SMALL).then(|| {
+            let mut held = Held::of(Arc::clone(&answering.0));
+            held.set(bytes);
+            held
+        });
+        Self { answering, state: Mutex::default(), _held: held }
     }
 
     fn is_unread(&self, cx: &mut Context<'_>) -> bool {

@@ -68,7 +68,7 @@ impl Registry {
         self.len() > self.most.saturating_add(TOLD / 2)
     }
 
-    /// Bytes of unfinished requests, on all connections.
+    /// Bytes of unfinished requests and unread responses, on all connections.
     pub fn held(&self) -> usize {
         self.room.held()
     }

@@ -27,7 +27,7 @@ impl Room {
         self.now_ms.load(Relaxed)
     }
 
-    /// Bytes of requests that have not come whole.
+    /// Bytes of requests that have not come whole, and of responses that are not read.
     pub fn held(&self) -> usize {
         self.held.load(Relaxed)
     }

@@ -217,10 +217,12 @@ impl Waiting {
         [self.bodies.oldest(), unread_since_ms].into_iter().flatten().min()
     }
 
-    /// Since when the client is waited for to send the rest of something; None where all has come whole.
-    pub fn unsent_since_ms(&self) -> Option<u64> {
+    /// Since when the client is waited for to send the rest of something, or to read something; None where all has come
+    /// whole, and is read.
+    pub fn owed_since_ms(&self) -> Option<u64> {
         let head = || (self.answering() == 0).then(|| self.since_ms.load(Relaxed));
-        self.bodies.oldest().or_else(head)
+        let unsent_since_ms = self.bodies.oldest().or_else(head);
+        [unsent_since_ms, self.unread_since_ms()].into_iter().flatten().min()
     }
 
     /// What its client has taken too long to do.

@@ -174,6 +174,19 @@ fn clients_that_do_not_read_give_way_at_once() {
 }
 
 #[test]
+fn responses_that_the_socket_does_not_take_are_held() {
+    let running = start(100, Bounds { held_bytes: 1 << 20, ..Bounds::default() });
+    let mut deaf = connections(&running, 10);
+    for client in &mut deaf {
+        client.send("GET /large?1000000 HTTP/1.1\r\n\r\n".repeat(20)); // more than sockets have room for
+    }
+    wait_until("some give way", || running.door.figures().gave_way > 0 && running.door.figures().held <= 1 << 20);
+    running.others_are_answered();
+    drop(deaf);
+    wait_until("nothing held", || running.door.figures().held == 0);
+}
+
+#[test]
 fn heads_and_the_first_pieces_of_bodies_are_held() {
     let running = start(100, Bounds { held_bytes: 1 << 20, ..Bounds::default() });
     let head = format!("POST /v1/check HTTP/1.1\r\ncontent-length: 100000\r\nx: {}\r\n\r\n", "a".repeat(30 << 10));
@@ -194,6 +207,7 @@ fn what_streams_of_one_connection_hold_is_counted_and_given_back() {
     let running = start(100, Bounds { held_bytes: 1 << 20, ..Bounds::default() });
     let mut client = running.connect();
     client.send(hello(b"")).frame_of(WINDOW_UPDATE); // now there is room for all of it
+    client.send(frame(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0])); // and for all responses
     for number in 0..16 {
         client.send(frame(HEADERS, END_HEADERS, 2 * number + 1, &request("POST", "/v1/check")));
         client.send(frame(DATA, 0, 2 * number + 1, &[b'a'; 16 << 10]));

@@ -92,6 +92,39 @@ fn streams_that_are_left_unread_give_way_at_once() {
 }
 
 #[test]
+fn responses_that_are_left_unread_take_no_turn() {
+    let running = start(0, Bounds { forwarded: 1, ..Bounds::default() });
+    let mut deaf = running.connect();
+    deaf.send(hello(NO_WINDOW));
+    for (number, path) in [(0, "/seen"), (1, "/large?100000"), (2, "/metrics"), (3, "/metrics")] {
+        deaf.send(whole(2 * number + 1, "GET", path));
+    }
+    wait_until("answers", || running.count("other", 200) == 4);
+    for path in ["/seen", "/metrics"] {
+        assert_eq!(running.connect().ask(format!("GET {path} HTTP/1.1\r\n\r\n")).status, 200);
+    }
+}
+
+#[test]
+fn what_responses_hold_that_are_left_unread_is_bounded() {
+    let running = start(1, Bounds { held_bytes: 1 << 20, ..Bounds::default() });
+    let mut deaf: Vec<Client> = (0..5).map(|_| running.connect()).collect();
+    for client in &mut deaf {
+        client.send(hello(NO_WINDOW)).send(whole(1, "GET", "/large?500000"));
+    }
+    // 5 times 500 kB come, and only 1 MiB may stay.
+    wait_until("answers", || running.count("other", 200) == 5);
+    running.wait_for_open(2);
+    assert_eq!(running.door.figures().held, 2 * 500_000);
+    let mut reads = running.connect();
+    reads.send(hello(b"")).send(whole(1, "GET", "/large?50000"));
+    while reads.frame_of(DATA).flags & END_STREAM == 0 {}
+    running.others_are_answered();
+    drop(deaf);
+    wait_until("nothing held", || running.door.figures().held == 0);
+}
+
+#[test]
 fn head_has_no_data_and_says_how_long_it_would_be() {
     let running = start(0, Bounds::default());
     let mut client = running.connect();

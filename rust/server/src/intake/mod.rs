@@ -72,6 +72,8 @@ pub struct Intake {
     /// Something that hyper has written did not get into the socket: for lack of room there, or since it was another
     /// connection's turn.
     has_unsent: bool,
+    /// What hyper has kept of what it has written.
+    unsent: Held,
     /// The client was told that no more comes, and what it still sends is thrown away.
     lingers: bool,
 }
@@ -80,7 +82,7 @@ impl Intake {
     /// The bytes of HTTP/1; `buffer` has come already.
     pub fn http1(stream: Transport, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
         let next = Next::Head(Seen::default());
-        let held = Held::of(Arc::clone(&connection));
+        let (held, unsent) = (Held::of(Arc::clone(&connection)), Held::of(Arc::clone(&connection)));
         Self {
             stream,
             connection,
@@ -93,6 +95,7 @@ impl Intake {
             waits_for: None,
             held,
             has_unsent: false,
+            unsent,
             lingers: false,
         }
     }

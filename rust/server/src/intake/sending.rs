@@ -13,6 +13,15 @@ use crate::transport::{Taken, Transport, send_tls};
 use crate::waiting::{LINGER, Waits};
 
 impl Intake {
+    /// Note what hyper keeps of `count` bytes that it writes: all of them until the last one is taken.
+    fn keeps(&mut self, count: usize, poll: &Poll<io::Result<usize>>) {
+        match poll {
+            Poll::Ready(Ok(taken)) if *taken < count => self.unsent.set_at_least(count),
+            Poll::Ready(_) => self.unsent.set(0),
+            Poll::Pending => self.unsent.set_at_least(count),
+        }
+    }
+
     /// Note how much the socket has taken of `count` bytes.
     fn took(&mut self, count: usize, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.note(match &poll {
@@ -40,9 +49,10 @@ impl Intake {
 }
 
 impl Write for Intake {
+    // In HTTP/1 hyper writes all that it has at one time; of HTTP/2 it has a frame or two, and streams count their own.
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        match &mut this.stream {
+        let poll = match &mut this.stream {
             Transport::Plain(stream) => {
                 let poll = Pin::new(stream).poll_write(cx, bytes);
                 this.took(bytes.len(), poll)
@@ -52,7 +62,9 @@ impl Write for Intake {
                 this.note(taken);
                 poll
             }
-        }
+        };
+        this.keeps(bytes.len(), &poll);
+        poll
     }
 
     fn poll_write_vectored(

@@ -20,7 +20,7 @@ class Bounds(NamedTuple):
 
     connections: int = 8192
     held_bytes: int = 64 << 20
-    """Of requests that have not come whole, on all connections."""
+    """Of requests that have not come whole, and of responses that are not read, on all connections."""
 
     head_bytes: int = 64 << 10
     """The request line and all header fields."""

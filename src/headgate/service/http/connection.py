@@ -59,6 +59,9 @@ class Connection(asyncio.Protocol):
         self._waits_for: tuple[int, int] | None = None
         """In which phase of which request it waits for its client; None while it does not."""
 
+        self._unread = 0
+        """Bytes of responses that the client does not take, as of when it began not to."""
+
         self.held = 0
         self.due = 0.0
 
@@ -118,9 +121,13 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._stuck = True
         self._wait_until(self._bounds.take_s)
+        self._unread = self._transport.get_write_buffer_size()
+        self._hold(self._reader.held_bytes + self._unread)
 
     def resume_writing(self) -> None:
         self._stuck = False
+        self._unread = 0
+        self._hold(self._reader.held_bytes)
         self._waits_for = None
         self._go_on()
 
@@ -176,7 +183,7 @@ class Connection(asyncio.Protocol):
         except RequestRefused as refused:
             if self._reads:  # else it stands behind the last request
                 self._refuse(refused.status, str(refused))
-        if (held := reader.held_bytes) != self.held:
+        if (held := reader.held_bytes + self._unread) != self.held:
             self._hold(held)
 
     def _feed_in_slices(self, data: bytes) -> None:

@@ -28,7 +28,7 @@ class Connections:
         """Those that wait for their client, in the order in which they began to."""
 
         self.held = 0
-        """Bytes of requests that have not come whole."""
+        """Bytes of requests that have not come whole, and of responses that are not read."""
 
         self.closing = False
         """Every response is the last of its connection."""
@@ -56,7 +56,7 @@ class Connections:
         return len(self.open) <= self.bounds.connections or self._give_way(newest, lambda one: True)
 
     def hold(self, newest: Connection, count: int) -> None:
-        """Count bytes of requests that have not come whole; where they are too many, others give way."""
+        """Count bytes of unfinished requests and unread responses; where they are too many, others give way."""
         self.held += count
         while self.held > self.bounds.held_bytes and self._give_way(newest, lambda one: one.held > 0):
             pass
