@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from functools import cache
 
 import pytest
+import redis.utils
 from hypothesis import HealthCheck, Phase, settings
 
 from headgate import limit_text
@@ -38,6 +40,9 @@ LONGEST = (
 # Tests interrupt processes, which would ignore it as this one does where a shell runs it in the background.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# It is read out of files for each connection, which takes longer than to connect.
+redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
 
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)

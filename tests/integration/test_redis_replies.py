@@ -177,7 +177,7 @@ def test_a_damaged_state_is_an_answer_or_an_error_of_its_key_alone(
     client: Any = redis.Redis(port=server.port)
     with Asker(colour, text, url_of("single", server.port)) as asker:
         assert asker.hit("damaged").allowed
-        name = next(iter(client.scan_iter(match=f"{asker.raw.prefix}:{{damaged}}:*")))
+        name = next(iter(client.scan_iter(match=f"{asker.raw.prefix}:{{damaged}}:*", count=1000)))
         for field, value in client.hgetall(name).items():
             client.hset(name, field, (DAMAGE[damage] + value[24:])[: max(len(value), len(DAMAGE[damage]))])
         for _ in range(6):
@@ -277,7 +277,7 @@ def test_a_damaged_log_is_an_answer_or_an_error_of_its_key_and_no_endless_script
     with Asker(colour, "70/hour log", RedisStore(url)) as asker:
         for _ in range(entries):
             assert asker.hit("damaged").allowed
-        name = next(iter(client.scan_iter(match=f"{asker.raw.prefix}:{{damaged}}:*")))
+        name = next(iter(client.scan_iter(match=f"{asker.raw.prefix}:{{damaged}}:*", count=1000)))
         sound = client.hgetall(name)
         taken_s: list[float] = []
         assert len(sound) == (1 if entries == 5 else 5)
@@ -312,7 +312,7 @@ def test_a_damaged_state_is_named_as_such(server: Server) -> None:
     client: Any = redis.Redis(port=server.port)
     with Asker("sync", "5/minute bucket", RedisStore(url_of("single", server.port))) as asker:
         asker.hit("key")
-        name = next(iter(client.scan_iter(match=f"{asker.raw.prefix}:{{key}}:*")))
+        name = next(iter(client.scan_iter(match=f"{asker.raw.prefix}:{{key}}:*", count=1000)))
         [(field, value)] = client.hgetall(name).items()
         for state in (struct.pack("<dd", NAN, NAN) + value[16:], b"x"):
             client.hset(name, field, state)
@@ -370,7 +370,7 @@ def test_a_damaged_record_of_a_hold_is_an_answer_or_an_error_of_that_hold_alone(
                 lambda whole: limiter.extend(whole, more=1),
             ):
                 held = limiter.reserve("damaged")
-                [name] = client.scan_iter(match=f"{raw.prefix}:*:hold/*")
+                [name] = client.scan_iter(match=f"{raw.prefix}:*:hold/*", count=1000)
                 client.set(name, change(client.get(name)))
                 try:
                     ask(held.id)
@@ -409,7 +409,7 @@ def test_damaged_places_are_an_answer_or_an_error_of_their_key_and_no_endless_sc
     with Limiter("3 concurrent", store=raw) as limiter:
         for act in ("peek", "reserve", "acquire", "extend", "commit", "reset"):
             held = limiter.reserve("damaged")
-            [name] = client.scan_iter(match=f"{raw.prefix}:{{damaged}}:*")
+            [name] = client.scan_iter(match=f"{raw.prefix}:{{damaged}}:*", count=1000)
             client.hset(name, "p0", PLACES_DAMAGE[damage](client.hget(name, "p0")))
             asks: dict[str, Callable[[], object]] = {
                 "peek": lambda: limiter.peek("damaged", 0),
@@ -435,7 +435,7 @@ def test_a_hold_of_a_damaged_window_is_an_answer_or_an_error_of_its_key_alone(se
         for damage in DAMAGE:
             for actual in (None, 0, 3):
                 held = limiter.reserve("damaged", 2)
-                [name] = client.scan_iter(match=f"{raw.prefix}:{{damaged}}:*")
+                [name] = client.scan_iter(match=f"{raw.prefix}:{{damaged}}:*", count=1000)
                 for field, value in client.hgetall(name).items():
                     if field != b"+":
                         client.hset(name, field, (DAMAGE[damage] + value[24:])[: max(len(value), len(DAMAGE[damage]))])
@@ -474,7 +474,7 @@ def test_what_is_damaged_of_the_holds_of_a_key_is_sound_after_a_reset(server: Se
             former = limiter.reserve("damaged")
             bucket.reset("damaged")
             held = limiter.reserve("damaged")
-            [name] = client.scan_iter(match=f"{raw.prefix}:{{damaged}}:*")
+            [name] = client.scan_iter(match=f"{raw.prefix}:{{damaged}}:*", count=1000)
             client.hset(name, "+", EPOCH_DAMAGE[damage](client.hget(name, "+")))
             with suppress(StoreKeyError):
                 limiter.extend(held.id)
@@ -495,7 +495,7 @@ def test_places_in_sets_that_never_end_are_no_endless_script(server: Server) -> 
     with Limiter("900 concurrent", store=raw) as limiter:
         for cost in (300, 301, 200):
             limiter.reserve("damaged", cost)
-        for name in client.scan_iter(match=f"{raw.prefix}:{{damaged}}:*p0:*"):
+        for name in client.scan_iter(match=f"{raw.prefix}:{{damaged}}:*p0:*", count=1000):
             for member, _ in client.zrange(name, 0, -1, withscores=True):
                 client.zadd(name, {member: INF})
         for cost in (1, 100, 450, 800):
@@ -512,7 +512,11 @@ def test_a_settlement_that_cannot_be_sent_holds_up_no_other(server: Server) -> N
     with Limiter("5/minute bucket", store=f"redis://{HOST}:{server.port}/0?timeout=5s&prefix={prefix}") as limiter:
         store: Any = limiter.store
         damaged, sound = limiter.reserve("damaged"), limiter.reserve("sound")
-        [name] = [name for name in client.scan_iter(match=f"{prefix}:*:hold/*") if b"{damaged}" in client.get(name)]
+        [name] = [
+            name
+            for name in client.scan_iter(match=f"{prefix}:*:hold/*", count=1000)
+            if b"{damaged}" in client.get(name)
+        ]
         client.set(name, client.get(name)[:16] + struct.pack("<d", INF) + client.get(name)[24:32] + b"\xff" * 60)
         for held in (damaged, sound):
             store.kept.add(held.id, (0,), None, None)  # as in an outage

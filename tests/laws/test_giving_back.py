@@ -17,7 +17,7 @@ from headgate.limits import CalendarWindow, FixedWindow, Limit, SlidingLog, Slid
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
 from strategies import LONGEST_SCALE_US, ONE_LIMIT, ONE_OF_A_KIND, SEVERAL_LIMITS, history_of
-from subjects import CORES, KINDS, make_limiter, numbers
+from subjects import CORES, KINDS, deciding, make_limiter, numbers
 
 needs_both = pytest.mark.skipif(len(CORES) < 2, reason="only the Python core is here")
 
@@ -209,7 +209,7 @@ def test_all_stores_agree_on_what_is_given_back_however_wrong_the_caller_is(
     limits: list[Limit], back: bool, data: st.DataObject
 ) -> None:
     clock = ManualClock()
-    limiters = [make_limiter(kind, limits, clock) for kind in KINDS]
+    limiters = [make_limiter(kind, limits, clock) for kind in deciding(KINDS)]
     spans = st.one_of(st.just(0), st.integers(0, 3 * max(limit.period_us for limit in limits)), st.just(LARGEST))
     for wait_us, cost in data.draw(history_of(limits, back=back, max_size=30)):
         clock.advance(wait_us)
@@ -227,7 +227,7 @@ def test_all_stores_agree_on_what_is_given_back_however_wrong_the_caller_is(
 @pytest.mark.parametrize("cost", [1, 3, 8, 30, 1000])
 def test_all_stores_agree_on_long_logs(since: int, cost: int) -> None:
     clock = ManualClock()
-    limiters = [make_limiter(kind, "1000/minute log", clock) for kind in KINDS]
+    limiters = [make_limiter(kind, "1000/minute log", clock) for kind in deciding(KINDS)]
     for number in range(MOST_SINCE + 60):
         clock.advance(10)
         for limiter in limiters:

@@ -32,7 +32,7 @@ from headgate.limits import (
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
 from strategies import NUMBERS, ONE_LIMIT, ONE_OF_A_KIND, PERIODS_US, SEVERAL_LIMITS, history_of, longest_us
-from subjects import CORES, KINDS, make_limiter, make_store, numbers
+from subjects import CORES, KINDS, deciding, make_limiter, make_store, numbers
 
 needs_both = pytest.mark.skipif(len(CORES) < 2, reason="only the Python core is here")
 KEYS: st.SearchStrategy[Key] = st.sampled_from(["a", "b", ("a", "b"), ("a", 1), "ab", "ключ"])
@@ -53,7 +53,7 @@ class AllStores(RuleBasedStateMachine):
     def start(self, limits: list[Limit]) -> None:
         self.limits = limits
         self.clock = ManualClock()
-        self.stores = [make_store(kind) for kind in KINDS]
+        self.stores = [make_store(kind) for kind in deciding(KINDS)]
         self.charges: list[tuple[Any, int, int]] = []
         self.use(limits)
 
@@ -127,7 +127,7 @@ TestAllStores = AllStores.TestCase
 @given(limits=SEVERAL_LIMITS, data=st.data())
 def test_all_stores_agree_when_the_clock_steps_back(limits: list[Limit], data: st.DataObject) -> None:
     clock = ManualClock()
-    limiters = [make_limiter(kind, limits, clock) for kind in KINDS]
+    limiters = [make_limiter(kind, limits, clock) for kind in deciding(KINDS)]
     for wait_us, cost in data.draw(history_of(limits, back=True, max_size=40)):
         clock.set(min(LARGEST, max(0, clock.now_us() + wait_us * data.draw(st.sampled_from([1, 1, 1, 5])))))
         assert_same(numbers(limiter.hit("key", cost)) for limiter in limiters)
@@ -138,7 +138,7 @@ def test_all_stores_agree_when_the_clock_steps_back(limits: list[Limit], data: s
 @given(data=st.data())
 def test_all_stores_agree_on_groups_shadows_delays_and_changed_numbers(data: st.DataObject) -> None:
     clock = ManualClock()
-    stores = [make_store(kind) for kind in KINDS]
+    stores = [make_store(kind) for kind in deciding(KINDS)]
     groups = data.draw(st.integers(1, 3))
     versions = []
     for _ in range(data.draw(st.integers(1, 3))):

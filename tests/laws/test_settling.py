@@ -18,7 +18,7 @@ from headgate.limits import CalendarWindow, Concurrent, FixedWindow, Limit, Slid
 from headgate.stores.memory import ON_FULL
 from headgate.testing import ManualClock
 from strategies import NUMBERS, ONE_LIMIT
-from subjects import CORES, HOLDING, make_limiter, make_store, numbers
+from subjects import CORES, HOLDING, deciding, make_limiter, make_store, numbers
 
 needs_two = pytest.mark.skipif(len(HOLDING) < 2, reason="only one store that holds is here")
 PLACES = st.builds(Concurrent, limit=st.integers(0, 12))
@@ -43,7 +43,7 @@ class AllHolding(RuleBasedStateMachine):
     @initialize(limits=LIMITS)
     def start(self, limits: list[Limit]) -> None:
         self.clock = ManualClock()
-        self.stores = [make_store(kind) for kind in HOLDING]
+        self.stores = [make_store(kind) for kind in deciding(HOLDING)]
         self.charges: list[tuple[Any, int, int]] = []
         self.unnamed: list[list[str]] = []
         self.use(limits)

@@ -128,7 +128,7 @@ def test_what_was_forgotten_by_one_kind_stays_forgotten_by_the_other(
 def test_all_stores_convert_alike(change: tuple[Limit, Limit], data: st.DataObject) -> None:
     former, limit = change
     clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
-    all_before = [make_limiter(store, former, clock, name="api") for store in KINDS]
+    all_before = [make_limiter(store, former, clock, name="api") for store in deciding(KINDS)]
     all_after = [Limiter(limit, store=before.store, clock=clock, name="api") for before in all_before]
     for wait_us, cost, changed in data.draw(
         st.lists(

@@ -12,7 +12,16 @@ from types import MappingProxyType
 
 from headgate.algorithms.table import REDIS_FORMS, is_in_flight
 from headgate.made_once import made_once
-from headgate.stores.redis.scripts import MARKS, Script, finished, included, script_of, section_of, sections_of
+from headgate.stores.redis.scripts import (
+    MARKS,
+    Script,
+    finished,
+    included,
+    script_of,
+    section_of,
+    sections_of,
+    with_words,
+)
 
 _ENTRY = 34
 """Bytes that a record has of a limit for each part."""
@@ -105,8 +114,8 @@ def _few_of_one_hash(
                 if number in calendars
                 else "",
             }
-            own = [_with_words(line, words) for line in included(lines, algorithm, "", swaps)]
-            made += [re.sub(r"NUMBER\b", str(number), line) for line in own]
+            own = with_words(included(lines, algorithm, "", swaps), words)
+            made += re.sub(r"NUMBER\b", str(number), "\n".join(own)).split("\n")
         return made
 
     def with_each(lines: list[str], name: str) -> list[str]:
@@ -137,7 +146,7 @@ def _few_of_one_hash(
         "JOINED": " .. ".join(f"entry{number}" for number in numbers),
         "PART_SIZE": str(8 + _ENTRY * len(limits)),
     }
-    return finished([_with_words(line, words) for line in lines])
+    return finished(with_words(lines, words))
 
 
 def _entry_of(algorithm: str, *, first: bool) -> str:
@@ -156,7 +165,3 @@ def _marks_in(limits: tuple[tuple[str, str], ...]) -> Iterator[tuple[int, int]]:
         start = end + _BEFORE_FIELD + len(field) + 1
         end = start + MARKS[REDIS_FORMS[algorithm].refills]
         yield start + 1, end
-
-
-def _with_words(line: str, words: Mapping[str, str]) -> str:
-    return re.sub(r"\b[A-Z_]+\b", lambda word: words.get(word[0], word[0]), line)

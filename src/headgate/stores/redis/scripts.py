@@ -92,6 +92,7 @@ _FUNCTIONS = {
     **{name: f"struct.{name}" for name in ("pack", "unpack")},
     **{name: f"string.{name}" for name in ("byte", "sub")},
 }
+_WORD = re.compile(r"\b[A-Z_]+\b")
 _NO_SWAPS: Mapping[str, str] = {}
 _OPTIONAL = (
     "delay", "adopt", "keep_former", "brief", "take", "ask", "prolong", "free", "retake", "begin",
@@ -109,7 +110,7 @@ class Script(NamedTuple):
 @made_once
 def one_limit(algorithm: str, field: str) -> Script:
     """The script that decides one limit of an algorithm, whose state is in a field of a hash."""
-    return finished(_with_field(included(sections_of("decide_one")[""], algorithm, ""), field))
+    return finished(with_words(included(sections_of("decide_one")[""], algorithm, ""), {"FIELD": f"'{field}'"}))
 
 
 @made_once
@@ -126,10 +127,9 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
     def each(lines: list[str], some: Iterable[tuple[str, str, str]]) -> list[str]:
         made: list[str] = []
         for number, algorithm, field in some:
-            own = _with_field(included(lines, algorithm, "", swaps), field)
-            own = [re.sub(r"\bPLACE\b", "1" if together else number, line) for line in own]
-            own = [re.sub(r"\bVALUE\b", number, line) for line in own]
-            made += [re.sub(r"NUMBER\b", number, line) for line in own]
+            words = {"FIELD": f"'{field}'", "PLACE": "1" if together else number, "VALUE": number}
+            own = with_words(included(lines, algorithm, "", swaps), words)
+            made += re.sub(r"NUMBER\b", number, "\n".join(own)).split("\n")
         return made
 
     lines = included(sections[""], "", "")
@@ -144,7 +144,7 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
         lines += [*before, *each(sections["each"], inside), *included(after, "", "")]
     lines += sections["brief_tell"] if brief else []
     lines += sections["tell"]
-    lists = {
+    words = {
         "COUNT": str(len(limits)),
         "FIELDS": ", ".join(f"'{field}'" for _, _, field in inside),
         "STATES": ", ".join(f"state{number}" for number, _, _ in inside),
@@ -152,7 +152,7 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
         "ALL": " and ".join(f"state{number}" for number, _, _ in inside),
         "CHANGES": ", ".join(f"'{field}', state{number}" for number, _, field in inside),
     }
-    return finished([re.sub(r"\b[A-Z]+\b", lambda word: lists.get(word[0], word[0]), line) for line in lines])
+    return finished(with_words(lines, words))
 
 
 @made_once
@@ -205,17 +205,16 @@ def script_of(shell: str) -> Script:
 
 
 def finished(lines: list[str]) -> Script:
-    """A script of these lines: without comments, its constants put in, what it calls made local."""
-    bare = (re.sub(r" *--.*", "", line) for line in lines)
-    code = "\n".join(line for line in bare if line)
-    code = _CONSTANT.sub(lambda found: str(_CONSTANTS[found[0]]), code)
-    used = [name for name in _FUNCTIONS if re.search(rf"(?<![.\w]){name}\(", code)]
+    """A script of these lines: its constants put in, what it calls made local."""
+    code = _CONSTANT.sub(lambda found: str(_CONSTANTS[found[0]]), "\n".join(filter(None, lines)))
+    used = [name for name in _FUNCTIONS if re.search(rf"{name}\((?<![.\w]{name}\()", code)]
     text = f"local {', '.join(used)} = {', '.join(_FUNCTIONS[name] for name in used)}\n{code}\n"
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def _with_field(lines: list[str], field: str) -> list[str]:
-    return [re.sub(r"\bFIELD\b", f"'{field}'", line) for line in lines]
+def with_words(lines: list[str], words: Mapping[str, str]) -> list[str]:
+    """Lines with what these words stand for. All at once: a limiter's scripts have thousands of lines."""
+    return _WORD.sub(lambda word: words.get(word[0], word[0]), "\n".join(lines)).split("\n")
 
 
 def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, str] = _NO_SWAPS) -> list[str]:
@@ -225,7 +224,7 @@ def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, st
     for line in lines:
         match = _DIRECTIVE.match(line)
         if match is None:
-            (found if repeated is None else repeated).append(re.sub(r"\bCODE\b", code or "CODE", line))
+            (found if repeated is None else repeated).append(re.sub(r"\bCODE\b", code, line) if code else line)
         elif match[2] == "each":
             repeated = []
         elif match[2] == "end":
@@ -256,7 +255,7 @@ def section_of(file: str, name: str) -> list[str]:
 
 @made_once
 def sections_of(file: str) -> dict[str, list[str]]:
-    """The sections of a file by name; what comes before the first has none."""
+    """The sections of a file by name, without comments; what comes before the first has none."""
     sections: dict[str, list[str]] = {"": []}
     name = ""
     for line in (resources.files("headgate.stores.redis") / "lua" / f"{file}.lua").read_text().splitlines():
@@ -267,6 +266,8 @@ def sections_of(file: str) -> dict[str, list[str]]:
         elif begin is not None and begin[1] not in ("end",):
             name = begin[1]
             sections[name] = []
-        else:
+        elif _DIRECTIVE.match(line):
             sections[name].append(line)
+        elif code := re.sub(r" *--.*", "", line):
+            sections[name].append(code)
     return sections
