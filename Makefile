@@ -85,7 +85,8 @@ check-native: install
 	    cargo fmt --check --manifest-path rust/Cargo.toml --all && \
 	    cargo fmt --check --manifest-path rust/fuzz/Cargo.toml && \
 	    env -u MAKEFLAGS -u MFLAGS cargo clippy --quiet --release --manifest-path rust/Cargo.toml --all-targets -- -D warnings && \
-	    $(BIN)/stubtest headgate._native && scripts/third-party --check; fi
+	    $(BIN)/stubtest headgate._native && scripts/third-party --check && \
+	    $(BIN)/python scripts/check-profile; fi
 
 format: install ## Bring the code into its form.
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
