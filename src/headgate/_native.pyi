@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, ClassVar, Self, final
 
+from typing_extensions import disjoint_base
+
 from headgate.clock import Clock
 from headgate.costs import Cost
 from headgate.decision import LimitReading, NamedLimit
@@ -748,6 +750,7 @@ class Answers:
     def decision_json(self, decision: Decision) -> str:
         """The decision as JSON, as `/v1/check` answers it."""
 
+@disjoint_base
 class AsgiCallable:
     """`headgate.http.server.callables.PythonAsgiCallable`"""
 
@@ -757,6 +760,7 @@ class AsgiCallable:
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         """An awaitable, perhaps that of the application."""
 
+@disjoint_base
 class WsgiCallable:
     """`headgate.http.server.callables.PythonWsgiCallable`"""
 
