@@ -37,6 +37,7 @@ __all__ = [
     "LateReply",
     "LogBlock",
     "LogMerge",
+    "MiddlewareCallable",
     "NativeGate",
     "Operation",
     "PolicyParts",
@@ -751,21 +752,20 @@ class Answers:
         """The decision as JSON, as `/v1/check` answers it."""
 
 @disjoint_base
-class AsgiCallable:
-    """`headgate.http.server.callables.PythonAsgiCallable`"""
+class MiddlewareCallable:
+    """What `AsgiCallable` and `WsgiCallable` keep."""
 
     app: Any
     _direct: Any
+
+class AsgiCallable(MiddlewareCallable):
+    """`headgate.http.server.callables.PythonAsgiCallable`"""
     def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         """An awaitable, perhaps that of the application."""
 
-@disjoint_base
-class WsgiCallable:
+class WsgiCallable(MiddlewareCallable):
     """`headgate.http.server.callables.PythonWsgiCallable`"""
-
-    app: Any
-    _direct: Any
     def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
     def __call__(self, environ: Any, start_response: Any) -> Any:
         """The parts of a response."""

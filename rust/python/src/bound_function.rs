@@ -1,8 +1,6 @@
 //! Builtin functions that are bound to what they need. Of all callables that native code can make, they are made,
-//! called and freed in the fewest steps: an object of a class of its own with `__call__` takes three times as many, for
-//! its class, for a tuple of its arguments, and for reading them.
-
-#![allow(unsafe_code)] // the library has such functions for modules alone
+//! called and freed in the fewest steps: an object of a class with `__call__` takes more, for a tuple of its arguments
+//! in each call, and for its class. The library makes such functions for modules alone, so this is unsafe code.
 
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};

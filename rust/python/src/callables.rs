@@ -10,22 +10,16 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::attributes::Attribute;
 use crate::web_gate::{Passing, WebGate};
 
-/// The base of a middleware of ASGI; the native twin of `headgate.http.server.callables.PythonAsgiCallable`.
+/// What both kinds of middleware keep. Python sets it; native code reads it without asking the object's class.
 #[pyclass(subclass, frozen, module = "headgate._native")]
 #[derive(Default)]
-pub struct AsgiCallable {
+pub struct MiddlewareCallable {
     app: Attribute,
     direct: Attribute,
 }
 
 #[pymethods]
-impl AsgiCallable {
-    #[new]
-    #[pyo3(signature = (*_told, **_named))]
-    fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
-        Self::default()
-    }
-
+impl MiddlewareCallable {
     #[getter]
     fn app(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.app.got(py, "app")
@@ -54,6 +48,19 @@ impl AsgiCallable {
     fn __clear__(&self, py: Python<'_>) {
         self.app.set(py, None);
         self.direct.set(py, None);
+    }
+}
+
+/// The base of a middleware of ASGI; the native twin of `headgate.http.server.callables.PythonAsgiCallable`.
+#[pyclass(subclass, frozen, extends = MiddlewareCallable, module = "headgate._native")]
+pub struct AsgiCallable;
+
+#[pymethods]
+impl AsgiCallable {
+    #[new]
+    #[pyo3(signature = (*_told, **_named))]
+    fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(MiddlewareCallable::default()).add_subclass(Self)
     }
 
     fn __call__<'py>(
@@ -62,61 +69,27 @@ impl AsgiCallable {
         receive: &Bound<'py, PyAny>,
         send: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = slf.py();
-        let Some((enforcer, gate)) = direct(slf.get().direct.of(py, "_direct")?)? else {
+        let (py, own) = (slf.py(), slf.as_super().get());
+        let Some((enforcer, gate)) = direct(own.direct.of(py, "_direct")?)? else {
             return slf.call_method1(intern!(py, "_judge"), (scope, receive, send));
         };
         match came(py, gate.get().sender(py, scope, send))? {
-            Ok(send) => slf.get().app.of(py, "app")?.call1((scope, receive, send)),
+            Ok(send) => own.app.of(py, "app")?.call1((scope, receive, send)),
             Err(decided) => slf.call_method1(intern!(py, "_judge_rest"), (scope, receive, send, enforcer, decided)),
         }
     }
 }
 
 /// The base of a middleware of WSGI; the native twin of `headgate.http.server.callables.PythonWsgiCallable`.
-#[pyclass(subclass, frozen, module = "headgate._native")]
-#[derive(Default)]
-pub struct WsgiCallable {
-    app: Attribute,
-    direct: Attribute,
-}
+#[pyclass(subclass, frozen, extends = MiddlewareCallable, module = "headgate._native")]
+pub struct WsgiCallable;
 
 #[pymethods]
 impl WsgiCallable {
     #[new]
     #[pyo3(signature = (*_told, **_named))]
-    fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
-        Self::default()
-    }
-
-    #[getter]
-    fn app(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.app.got(py, "app")
-    }
-
-    #[setter]
-    fn set_app(&self, py: Python<'_>, app: Py<PyAny>) {
-        self.app.set(py, Some(app));
-    }
-
-    #[getter(_direct)]
-    fn direct(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.direct.got(py, "_direct")
-    }
-
-    #[setter(_direct)]
-    fn set_direct(&self, py: Python<'_>, enforcer: Py<PyAny>) {
-        self.direct.set(py, Some(enforcer));
-    }
-
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.app.visit(&visit)?;
-        self.direct.visit(&visit)
-    }
-
-    fn __clear__(&self, py: Python<'_>) {
-        self.app.set(py, None);
-        self.direct.set(py, None);
+    fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(MiddlewareCallable::default()).add_subclass(Self)
     }
 
     fn __call__<'py>(
@@ -124,12 +97,12 @@ impl WsgiCallable {
         environ: &Bound<'py, PyAny>,
         start_response: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = slf.py();
-        let Some((enforcer, gate)) = direct(slf.get().direct.of(py, "_direct")?)? else {
+        let (py, own) = (slf.py(), slf.as_super().get());
+        let Some((enforcer, gate)) = direct(own.direct.of(py, "_direct")?)? else {
             return slf.call_method1(intern!(py, "_judge"), (environ, start_response));
         };
         match came(py, gate.get().starter(py, environ, start_response))? {
-            Ok(start) => slf.get().app.of(py, "app")?.call1((environ, start)),
+            Ok(start) => own.app.of(py, "app")?.call1((environ, start)),
             Err(decided) => slf.call_method1(intern!(py, "_judge_rest"), (environ, start_response, enforcer, decided)),
         }
     }

@@ -77,6 +77,8 @@ mod _native {
     #[pymodule_export]
     use crate::callables::AsgiCallable;
     #[pymodule_export]
+    use crate::callables::MiddlewareCallable;
+    #[pymodule_export]
     use crate::callables::WsgiCallable;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
