@@ -32,6 +32,7 @@ from benchmarks import (
     turns,
     usage,
     web,
+    web_counted,
     web_inside,
 )
 from benchmarks.measuring import Section
@@ -50,6 +51,7 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
     "fleet-before-holds": fleet_before_holds.run,
     "web": web.run,
     "web-inside": web_inside.run,
+    "web-counted": web_counted.run,
     "service": service.run,
     "front-door": front_door.run,
     "llm-proxy": llm_proxy.run,

@@ -41,9 +41,8 @@ def run(quick: bool) -> Section:
 
 def _measure(comparison: Comparison, rounds: int, requests: int) -> dict[str, list[float]]:
     """Microseconds of a request, by subject and round."""
-    module = import_module(f"benchmarks.web_apps.{comparison.module}")
     names = {subject.name: subject.function for subject in comparison.subjects if subject.own}
-    applications = {name: getattr(module, function)(MANY) for name, function in names.items()}
+    applications = {name: built(comparison, function, MANY) for name, function in names.items()}
     took: dict[str, list[float]] = {name: [] for name in names}
     with _asking(comparison, applications) as asked:
         for one in asked.values():
@@ -52,6 +51,11 @@ def _measure(comparison: Comparison, rounds: int, requests: int) -> dict[str, li
             for name in list(asked) if turn % 2 else reversed(asked):
                 took[name].append(asked[name](requests))
     return took
+
+
+def built(comparison: Comparison, function: str, a_minute: int) -> Any:
+    """The application that a function of a comparison's module builds."""
+    return getattr(import_module(f"benchmarks.web_apps.{comparison.module}"), function)(a_minute)
 
 
 def _rows(comparison: Comparison, took: dict[str, list[float]]) -> Iterator[tuple[str, ...]]:
@@ -76,10 +80,11 @@ def _asking(comparison: Comparison, applications: dict[str, Any]) -> Iterator[di
         yield {name: _asking_wsgi(application, comparison) for name, application in applications.items()}
         return
     with asyncio.Runner() as runner:
-        yield {name: _asking_asgi(runner, application, comparison) for name, application in applications.items()}
+        yield {name: asking_asgi(runner, application, comparison) for name, application in applications.items()}
 
 
-def _asking_asgi(runner: asyncio.Runner, application: Any, comparison: Comparison) -> Asked:
+def asking_asgi(runner: asyncio.Runner, application: Any, comparison: Comparison) -> Asked:
+    """What asks an application of ASGI, as a server does."""
     method, body = ("POST", comparison.body.encode()) if comparison.body else ("GET", b"")
     message = {"type": "http.request", "body": body, "more_body": False}
     headers = [(b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json"), (b"accept", b"*/*")]
