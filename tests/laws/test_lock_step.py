@@ -53,7 +53,7 @@ class AllStores(RuleBasedStateMachine):
     def start(self, limits: list[Limit]) -> None:
         self.limits = limits
         self.clock = ManualClock()
-        self.stores = [make_store(kind) for kind in deciding(KINDS)]
+        self.stores = [make_store(kind) for kind in KINDS]  # also those that are only asked in another way
         self.charges: list[tuple[Any, int, int]] = []
         self.use(limits)
 
