@@ -319,6 +319,16 @@ def test_what_clients_do_not_read_is_held_and_bounded() -> None:
         until(lambda: small.connections.held == 0)
 
 
+def test_a_response_of_which_a_part_is_left_is_held_whole() -> None:
+    def answer(request: ServiceRequest) -> ServiceResponse:
+        return ServiceResponse(200, TEXT, b"a" * (6 * MIB))  # the system's buffers take most of it
+
+    with told(Bounds(held_bytes=20 * MIB, take_s=300), answer) as small, ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(connected(small)).sendall(CHECK)
+        until(lambda: len(small.connections.open) == 3)
+
+
 # Too many.
 
 

@@ -59,8 +59,11 @@ class Connection(asyncio.Protocol):
         self._waits_for: tuple[int, int] | None = None
         """In which phase of which request it waits for its client; None while it does not."""
 
+        self._written = 0
+        """The size of the response that was written last, in bytes."""
+
         self._unread = 0
-        """Bytes of responses that the client does not take, as of when it began not to."""
+        """Bytes that are kept of responses that the client does not take, as of when it began not to."""
 
         self.held = 0
         self.due = 0.0
@@ -121,7 +124,8 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._stuck = True
         self._wait_until(self._bounds.take_s)
-        self._unread = self._transport.get_write_buffer_size()
+        # Event loops keep the whole of what they were given until the last byte is taken, and tell what is left of it.
+        self._unread = max(self._written, self._transport.get_write_buffer_size())
         self._hold(self._reader.held_bytes + self._unread)
 
     def resume_writing(self) -> None:
@@ -243,7 +247,9 @@ class Connection(asyncio.Protocol):
         self._served += 1
         stays = Persistence.CLOSE if self._connections.closing else persistence
         head_only = request.method == "HEAD"
-        self._transport.write(encode_response(response, self._connections.date, stays, head_only=head_only))
+        told = encode_response(response, self._connections.date, stays, head_only=head_only)
+        self._written = len(told)
+        self._transport.write(told)
         if not stays:
             self._reads = False
             self._queue.clear()
