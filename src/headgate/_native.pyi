@@ -1033,8 +1033,8 @@ class Door:
     door clones. What it does not answer itself it passes on to the HTTP server that listens on `python_socket`, a path,
     with the address of the client in the field `headgate-door-peer`: `forwarded` requests at a time, and as many of
     those that wait for no others. `bounds` is a `headgate.service.http.bounds.Bounds`; `streams` are those of one
-    connection of HTTP/2. With `tls` connections begin with TLS. Raises OSError for sockets and threads that cannot be
-    had.
+    connection of HTTP/2. Each thread runs on its own of `cpus`, and anywhere where there is none. With `tls`
+    connections begin with TLS. Raises OSError for sockets and threads that cannot be had.
     """
 
     def __new__(
@@ -1044,6 +1044,7 @@ class Door:
         checks: Checks | LateChecks | None,
         *,
         threads: int,
+        cpus: Sequence[int],
         forwarded: int,
         streams: int,
         bounds: Any,

@@ -73,7 +73,7 @@ impl Decide for PassAll {
 #[pymethods]
 impl Door {
     #[new]
-    #[pyo3(signature = (listeners, python_socket, checks, *, threads, forwarded, streams, bounds, tls=None))]
+    #[pyo3(signature = (listeners, python_socket, checks, *, threads, cpus, forwarded, streams, bounds, tls=None))]
     #[allow(clippy::too_many_arguments)] // all that a door is set up with
     fn new(
         py: Python<'_>,
@@ -81,13 +81,14 @@ impl Door {
         python_socket: PathBuf,
         checks: Option<&Bound<'_, PyAny>>,
         threads: usize,
+        cpus: Vec<usize>,
         forwarded: usize,
         streams: u32,
         bounds: &Bound<'_, PyAny>,
         tls: Option<&Tls>,
     ) -> PyResult<Self> {
         let (bounds, tls) = (read_bounds(bounds, forwarded, streams)?, tls.map(|tls| tls.tls.clone()));
-        let options = Options { python_socket, threads, bounds, tls };
+        let options = Options { python_socket, threads, cpus, bounds, tls };
         let listeners = listeners.into_iter().map(listener_of).collect::<Result<Vec<_>, _>>()?;
         let decider = decider_of(checks)?;
         let threads = py.detach(|| Threads::open(listeners, options, decider))?;

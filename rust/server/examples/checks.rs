@@ -58,7 +58,8 @@ fn main() -> io::Result<()> {
     let limit = table.register(definition, NOW_US).expect("a lock").expect("room for a limit");
     let listeners = listen(sockets)?;
     let address = listeners[0].local_addr()?;
-    let options = Options { python_socket: "/nowhere".into(), threads, bounds: Bounds::default(), tls: None };
+    let options =
+        Options { python_socket: "/nowhere".into(), threads, cpus: vec![], bounds: Bounds::default(), tls: None };
     let _door = Door::open(listeners, options, Box::new(Counting { table, limit }))?;
     println!("http://{address}/check/default");
     io::stdin().read_to_end(&mut vec![]).map(|_| ())

@@ -11,6 +11,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::runtime;
 use tokio::sync::watch;
 
@@ -30,6 +31,8 @@ pub struct Options {
     pub python_socket: PathBuf,
     /// How many threads serve, at least 1.
     pub threads: usize,
+    /// The CPU that each thread runs on, by its number; threads beyond these run wherever the process may.
+    pub cpus: Vec<usize>,
     /// What clients may take.
     pub bounds: Bounds,
     /// What it proves itself with; None serves without TLS.
@@ -51,7 +54,7 @@ impl Door {
         if listeners.is_empty() || options.threads == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a door needs a listening socket and a thread"));
         }
-        let Options { python_socket, threads, bounds, tls } = options;
+        let Options { python_socket, threads, cpus, bounds, tls } = options;
         let registry = Registry::new(&bounds);
         let shared = Arc::new(Shared {
             bounds: Arc::new(bounds),
@@ -71,7 +74,13 @@ impl Door {
             let forward = Forward::new(python_socket.clone(), turns.clone());
             let worker = Arc::new(Worker::new(Arc::clone(&door.shared), number, forward));
             let told = told.clone();
-            let serve = move || runtime.block_on(run(worker, listener, told));
+            let cpu = cpus.get(number).copied();
+            let serve = move || {
+                if let Some(cpu) = cpu {
+                    stay_on(cpu);
+                }
+                runtime.block_on(run(worker, listener, told))
+            };
             door.threads.push(Builder::new().name(format!("headgate-door-{number}")).spawn(serve)?);
         }
         Ok(door)
@@ -132,5 +141,14 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         let _ = self.drain(Duration::ZERO);
+    }
+}
+
+/// Keep this thread on a CPU. Where that has gone since it was chosen, it runs wherever the process may.
+fn stay_on(cpu: usize) {
+    if cpu < CpuSet::MAX_CPU {
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu);
+        let _ = sched_setaffinity(None, &cpus);
     }
 }

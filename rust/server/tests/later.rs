@@ -35,7 +35,13 @@ fn start() -> (Running, Receiver<oneshot::Sender<u16>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let behind = Behind::start();
-    let options = Options { python_socket: behind.socket.clone(), threads: 1, bounds: Bounds::default(), tls: None };
+    let options = Options {
+        python_socket: behind.socket.clone(),
+        threads: 1,
+        cpus: vec![],
+        bounds: Bounds::default(),
+        tls: None,
+    };
     let (sender, asked) = channel();
     let door = Door::open(vec![listener], options, Box::new(Asking(sender))).expect("a door");
     (Running { door, address, behind }, asked)

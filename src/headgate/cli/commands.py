@@ -254,6 +254,10 @@ def _number(
     "--threads", default=1, show_default=True, type=click.IntRange(0, 256),
     help="Threads of the native front door of each process; 0 answers with Python alone.",
 )  # fmt: skip
+@click.option(
+    "--pin-threads", "pinned", is_flag=True,
+    help="Keep each of these threads, of all workers, on a CPU of its own.",
+)  # fmt: skip
 @_number(
     "--connections", default=8192, least=1, most=1_000_000,
     help="The most connections of each process; beyond them, the one that has waited longest for its client is closed.",
@@ -280,6 +284,7 @@ def serve(
     workers: int,
     hang_s: float,
     threads: int,
+    pinned: bool,
     connections: int,
     idle_s: float,
     tls_certificate: Path | None,
@@ -294,12 +299,13 @@ def serve(
     keep_reloads()
     from headgate.policy.policy_file import read_policy_file
     from headgate.service.http.bounds import Bounds
+    from headgate.service.workers.door_plan import DoorWish
     from headgate.service.workers.several import serve_workers
     from headgate.service.workers.single import serve as run_service
 
     if 0 < hang_s < _SHORTEST_HANG_S:
         raise click.BadParameter(f"a worker shows once a second that it moves: {_SHORTEST_HANG_S} or more, or 0")
-    tls = options.certificate_files(tls_certificate, tls_key, tls_client_ca)
+    door = DoorWish(threads, pinned, options.certificate_files(tls_certificate, tls_key, tls_client_ca))
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
     file = _policy_file(policy)
     text = read_policy_file(file)
@@ -315,12 +321,12 @@ def serve(
     if workers > 1:
         ended_well = serve_workers(
             text, policy_file=file, workers=workers, store=store, host=host, port=port, drain_s=drain_s, hang_s=hang_s,
-            bounds=bounds, threads=threads, tls=tls, announce=announce_workers,
+            bounds=bounds, door=door, announce=announce_workers,
         )  # fmt: skip
         sys.exit(0 if ended_well else 1)
     run_service(
-        text, policy_file=file, store=store, host=host, port=port, drain_s=drain_s, bounds=bounds, threads=threads,
-        tls=tls, announce=announce,
+        text, policy_file=file, store=store, host=host, port=port, drain_s=drain_s, bounds=bounds, door=door,
+        announce=announce,
     )  # fmt: skip
 
 

@@ -105,7 +105,7 @@ pub fn start_with(decider: Counting, bounds: Bounds) -> Running {
 fn open(listener: TcpListener, decider: Counting, bounds: Bounds, tls: Option<Tls>) -> Running {
     let address = listener.local_addr().expect("an address");
     let behind = Behind::start();
-    let options = Options { python_socket: behind.socket.clone(), threads: 2, bounds, tls };
+    let options = Options { python_socket: behind.socket.clone(), threads: 2, cpus: vec![], bounds, tls };
     let door = Door::open(vec![listener], options, Box::new(decider)).expect("a door");
     Running { door, address, behind }
 }

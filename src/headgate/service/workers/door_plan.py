@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from headgate.observe.locked_folder import LockedFolder
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds, within_descriptors
 from headgate.service.workers.certificate import CertificateFiles, ServerCertificate
+from headgate.service.workers.cpus import cpus_of_threads
 from headgate.service.workers.front_door import PASSED_ON, FrontDoor
 from headgate.service.workers.port import Port
 from headgate.service.workers.public_port import PublicPort
@@ -24,6 +25,19 @@ _SOCKETS = "headgate-door-"
 
 _DESCRIPTORS_OF_THREAD = 8
 """Of an event loop and its share in the listening sockets, at the most."""
+
+
+class DoorWish(NamedTuple):
+    """What is asked for before each process of a service."""
+
+    threads: int
+    """0 for no front door."""
+
+    pinned: bool = False
+    """Whether each thread, of all workers, is to run on a CPU of its own."""
+
+    tls: CertificateFiles | None = None
+    """What the door is to prove itself with; None serves without TLS."""
 
 
 class DoorPlan(NamedTuple):
@@ -38,6 +52,9 @@ class DoorPlan(NamedTuple):
     certificate: ServerCertificate | None = None
     """What it proves itself with; None serves without TLS."""
 
+    cpus: Sequence[tuple[int, ...]] = ()
+    """The CPUs of each worker's threads; empty where the system chooses."""
+
     @property
     def scheme(self) -> str:
         """What the address of the service begins with."""
@@ -50,7 +67,8 @@ class DoorPlan(NamedTuple):
             return f", answered by Python: {self.why_not}" if self.why_not else ""
         known = self.certificate is not None and self.certificate.files.client_ca is not None
         more = ", for clients with a certificate" if known else ""
-        return f", a front door of {self.threads} thread{'s' if self.threads > 1 else ''}{more}"
+        pinned = ", each on a CPU of its own" if self.cpus else ""
+        return f", a front door of {self.threads} thread{'s' if self.threads > 1 else ''}{pinned}{more}"
 
     def within_descriptors(self, bounds: Bounds) -> Bounds:
         """The bounds, with no more connections than there are descriptors for; see `http.bounds`."""
@@ -59,18 +77,23 @@ class DoorPlan(NamedTuple):
         return within_descriptors(bounds, passed_on=PASSED_ON, beside=self.threads * _DESCRIPTORS_OF_THREAD)
 
 
-def plan_door(store: Store, threads: int, tls: CertificateFiles | None) -> DoorPlan:
-    """What stands before each process that decides on a store, of so many threads if it can be; 0 is none.
+def plan_door(store: Store, wish: DoorWish, *, workers: int = 1) -> DoorPlan:
+    """What stands before each process that decides on a store, as far as what is asked for can be had.
 
-    Raises ConfigError for a certificate that cannot be used, and where there is no door that could use it.
+    Raises ConfigError for a certificate that cannot be used, where there is no door that could use it, and for threads
+    that cannot be pinned.
     """
-    plan = _plan(store, threads)
-    if tls is None:
+    plan = _plan(store, wish.threads)
+    if wish.pinned:
+        if wish.threads == 0:
+            raise ConfigError("--pin-threads pins those of the front door, and --threads 0 has none")
+        plan = plan._replace(cpus=cpus_of_threads(workers, wish.threads) if plan.threads else ())
+    if wish.tls is None:
         return plan
     if not plan.threads:
         why = plan.why_not or "--threads 0 answers with Python alone"
         raise ConfigError(f"--tls-certificate: TLS needs the front door, and there is none: {why}")
-    return plan._replace(certificate=ServerCertificate(tls))
+    return plan._replace(certificate=ServerCertificate(wish.tls))
 
 
 def _plan(store: Store, threads: int) -> DoorPlan:
@@ -102,7 +125,12 @@ def port_of(
     """What answers on a listening socket, as planned."""
     if sockets is None:
         return PublicPort(service, listener, bounds)
-    private_socket = sockets / str(worker)
     return FrontDoor(
-        service, listener, bounds, private_socket=private_socket, threads=plan.threads, certificate=plan.certificate
+        service,
+        listener,
+        bounds,
+        private_socket=sockets / str(worker),
+        threads=plan.threads,
+        cpus=plan.cpus[worker - 1] if plan.cpus else (),
+        certificate=plan.certificate,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -54,14 +55,19 @@ class FrontDoor:
         *,
         private_socket: Path,
         threads: int,
+        cpus: Sequence[int] = (),
         certificate: ServerCertificate | None = None,
     ) -> None:
-        """`private_socket` is where Python is to listen for the door; whatever is there is replaced."""
+        """`private_socket` is where Python is to listen for the door; whatever is there is replaced.
+
+        Each thread runs on its own of the `cpus`, or where the system will.
+        """
         self.connections = Connections(service, _behind(bounds), from_door=True)
         self._listener = listener
         self._bounds = bounds
         self._socket = private_socket
         self._threads = threads
+        self._cpus = cpus
         self._certificate = certificate
         self._renewing = asyncio.Lock()
         self._renewals: set[asyncio.Task[None]] = set()
@@ -85,6 +91,7 @@ class FrontDoor:
             str(self._socket),
             self._checks(),
             threads=self._threads,
+            cpus=self._cpus,
             forwarded=PASSED_ON // 2,
             streams=_STREAMS,
             bounds=self._bounds,

@@ -22,8 +22,7 @@ from headgate.policy.problems import PolicyError
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds
-from headgate.service.workers.certificate import CertificateFiles
-from headgate.service.workers.door_plan import DoorPlan, plan_door, port_of, sockets_of
+from headgate.service.workers.door_plan import DoorPlan, DoorWish, plan_door, port_of, sockets_of
 from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
 from headgate.service.workers.port import FINISH_WITHIN_S
 from headgate.service.workers.process import run
@@ -53,15 +52,14 @@ def serve_workers(
     drain_s: float,
     hang_s: float,
     bounds: Bounds,
-    threads: int,
-    tls: CertificateFiles | None,
+    door: DoorWish,
     announce: Callable[[str, str, str], None],
 ) -> bool:
     """Serve the policy of a text, which is that of the file now, in several processes until told to stop.
 
     Whether all of them ended well. `store` (a URL) stands in for the policy's own; where neither is, it is the
     zone of this user and namespace. A worker that hangs for `hang_s` seconds is replaced, with 0 never.
-    `threads` are those of the front door of each worker, and `tls` is what it proves itself with, see `plan_door`.
+    `door` is what is to stand before each worker.
     `announce` gets the address, that zone's URL ("" where a store was named) and words about the door, once all workers
     answer. Raises before anything starts: PolicyError and ConfigError for what cannot be used, a store in the memory of
     each process among it; OSError for files.
@@ -77,7 +75,7 @@ def serve_workers(
         )
     check_holds(policy, lambda limits: rescued(opened, opened.bind(limits), limits, None))
     check_fit(policy, opened)
-    plan = plan_door(opened, threads, tls)
+    plan = plan_door(opened, door, workers=workers)
     bounds = plan.within_descriptors(bounds)
     listeners = listen_together(host, port, workers)
     folder = LockedFolder(METRICS, room=workers * (ROOM_OF_WORKER + len(policy.rules) * ROOM_OF_RULE))

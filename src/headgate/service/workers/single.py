@@ -9,8 +9,7 @@ from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds
-from headgate.service.workers.certificate import CertificateFiles
-from headgate.service.workers.door_plan import plan_door, port_of, sockets_of
+from headgate.service.workers.door_plan import DoorWish, plan_door, port_of, sockets_of
 from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
 from headgate.service.workers.process import run
 from headgate.supervisor.listener import address_of, listen
@@ -25,18 +24,17 @@ def serve(
     port: int,
     drain_s: float,
     bounds: Bounds,
-    threads: int,
-    tls: CertificateFiles | None,
+    door: DoorWish,
     announce: Callable[[str, str], None],
 ) -> None:
     """Serve the policy of a text, which is that of the file now, in this process until told to stop.
 
-    `store` (a URL) stands in for the policy's own. `threads` are those of the front door, and `tls` is what it proves
-    itself with, see `plan_door`. `announce` gets the address and words about the door, once requests are answered.
+    `store` (a URL) stands in for the policy's own. `door` is what is to stand before the service. `announce` gets the
+    address and words about the door, once requests are answered.
     """
     policy = policy_of(text, policy_file)
     gate = AsyncGate(policy, store=store)
-    plan = plan_door(gate.store, threads, tls)
+    plan = plan_door(gate.store, door)
     bounds = plan.within_descriptors(bounds)
     service = Service(gate, scheme=plan.scheme)
     listener = listen(host, port)
@@ -50,5 +48,5 @@ def serve(
     watch = PolicyWatch(policy_file, gate, service.events, parse, judged=text)
     address = address_of(listener, plan.scheme)
     with sockets_of(plan) as sockets:
-        door = port_of(plan, service, listener, bounds, sockets=sockets)
-        run(service, door, watch, drain_s=drain_s, announce=lambda: announce(address, plan.told))
+        answering = port_of(plan, service, listener, bounds, sockets=sockets)
+        run(service, answering, watch, drain_s=drain_s, announce=lambda: announce(address, plan.told))
