@@ -33,7 +33,7 @@ rules:
   - {name: all, by: [ip], limits: 1000000000/hour bucket}
 """
 _NGINX = """
-daemon off; worker_processes {workers}; pid {folder}/pid; error_log {folder}/error.log crit;
+daemon off; worker_processes {workers}; worker_cpu_affinity auto; pid {folder}/pid; error_log {folder}/error.log crit;
 events {{ worker_connections 512; }}
 http {{
     access_log off; keepalive_requests 1000000000;
@@ -99,6 +99,7 @@ _DOORS = ("door, 1 thread", "door, 2 threads")
 _ON_TWO_CORES = {
     "": (_DOOR, _DOORS),
     "one key": (_DOOR_ONE_KEY, _DOORS),
+    "not pinned": (_DOOR, ("door, 1 thread", "door, 2 threads, not pinned")),
     "nginx": (_NGINX_ANSWERS, ("nginx", "nginx, 2 workers")),
 }
 """What is asked, and of which servers: on one core, and on two."""
@@ -113,10 +114,10 @@ _TEXT = (
     "several times, since processes of one program differ, too. In short turns a wrk "
     f"with {_CONNECTIONS} connections on another core asks each of them, for {_CLIENTS:,} clients at random or for "
     "one. A processor second is one that the process of the server had, with all its threads; those of Redis and "
-    "of wrk count for none of them. Two cores are compared with one where the load comes from the same cores: "
-    "one thread each of the door and of wrk on one core, two on two; so is nginx, whose workers share nothing "
-    "but the machine. What is answered in the same time shows what a client gets, and falls with whatever holds "
-    "up the cores, the load itself and the rest of the machine included. What a processor second of the server "
+    "of wrk count for none of them. Two cores are compared with one where the load comes from the same cores: on "
+    "each a wrk and a thread of the door, kept there by `--pin-threads`, or not pinned; so is nginx, whose workers, "
+    "one on each, share nothing but the machine. What is answered in the same time shows what a client gets, and "
+    "falls with whatever holds up the cores, the rest of the machine included. What a processor second of the server "
     "gives on two cores, times two, over what it gives on one shows what the server loses by having two threads: "
     "by waiting in turns, by memory that travels between the cores, and by cores that are slower when both work. "
     "Time without work to do is in the first measure and not in the second."
@@ -178,7 +179,8 @@ def _served(stack: ExitStack, earlier: Path | None, peers_here: dict[str, Peer])
         "nginx, 2 workers": stack.enter_context(_nginx(2)),
         "Python": stack.enter_context(_service(0)),
         "door, 1 thread": stack.enter_context(_service(1)),
-        "door, 2 threads": stack.enter_context(_service(2)),
+        "door, 2 threads": stack.enter_context(_service(2, pinned=True)),
+        "door, 2 threads, not pinned": stack.enter_context(_service(2)),
         "Python on Redis": stack.enter_context(_service(0, on_redis)),
         "door on Redis": stack.enter_context(_service(1, on_redis)),
     }
@@ -204,8 +206,8 @@ def _targets(
         return Target(asked, told, ratio(door, before) >= least)
 
     def on_two(measure: Callable[[Scaled], float]) -> tuple[str, bool]:
-        door, one_key, nginx = (median(map(measure, ratios)) for ratios in scaled.values())
-        told = f"{door:.2f}, on one key {one_key:.2f} (nginx with two workers: {nginx:.2f})"
+        door, one_key, not_pinned, nginx = (median(map(measure, ratios)) for ratios in scaled.values())
+        told = f"{door:.2f}, on one key {one_key:.2f} (not pinned: {not_pinned:.2f}; two workers of nginx: {nginx:.2f})"
         return told, min(door, one_key) >= _TIMES_ONE_CORE
 
     peer = _subject(ratelimit)
@@ -279,18 +281,19 @@ def _loaded_from_its_cores(server: tuple[int, str], subject: Subject, cores: Seq
     """What a server answers in a time that it shares its cores with the load."""
     pid, url = server
     before = processor_seconds(pid)
-    [load] = wrk(
-        [url + subject.path], seconds=2 * seconds, connections=_CONNECTIONS * len(cores), clients=subject.clients,
-        cores=cores,
-    )  # fmt: skip
-    return Loaded(load.requests, load.requests / (processor_seconds(pid) - before))
+    urls = [url + subject.path] * len(cores)
+    loads = wrk(urls, seconds=2 * seconds, connections=_CONNECTIONS, clients=subject.clients, cores=cores)
+    requests = sum(load.requests for load in loads)
+    return Loaded(requests, requests / (processor_seconds(pid) - before))
 
 
 @contextmanager
-def _service(threads: int | None, store: str = "", *, python: str = sys.executable) -> Iterator[tuple[int, str]]:
+def _service(
+    threads: int | None, store: str = "", *, pinned: bool = False, python: str = sys.executable
+) -> Iterator[tuple[int, str]]:
     """The process and the address of a service, on the first core if it has one thread; its store is memory or this.
 
-    `threads` is None for one that knows of none.
+    `threads` is None for one that knows of none; `pinned` has each stay on a core.
     """
     where = ",".join(str(core) for core in _CORES[: max(1, threads or 0)])
     with tempfile.TemporaryDirectory() as folder:
@@ -298,6 +301,7 @@ def _service(threads: int | None, store: str = "", *, python: str = sys.executab
         policy.write_text(_POLICY)
         command = [program("taskset") or "taskset", "-c", where, python, "-m", "headgate", "serve"]
         command += [str(policy), "--port", "0", *([] if threads is None else ["--threads", str(threads)])]
+        command += ["--pin-threads"] if pinned else []
         command += ["--store", store] if store else []
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:

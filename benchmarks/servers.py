@@ -145,18 +145,18 @@ def wrk(
 ) -> list[Load]:
     """Ask all of these at once, each on so many connections, from the last core; raises where a request fails.
 
-    With `cores`, each is asked by a thread on each of them.
+    With `cores`, each is asked from its own of them.
 
     `seconds` are some tenths. wrk counts whole seconds, so it is interrupted just before the last tenth is over.
     A `body` is posted, for each of the URLs its own where there are several; "" asks without. With `refused`, a
     status of 400 and above is no failure. Of so many `clients`, up to 65,536, one at random is named in
     X-Forwarded-For.
     """
-    own = list(cores) or [max(os.sched_getaffinity(0))]
+    own = cores or [max(os.sched_getaffinity(0))] * len(urls)
     bodies = [body] * len(urls) if isinstance(body, str) else body
     with ExitStack() as stack:
         started = []
-        for url, posted in zip(urls, bodies, strict=True):
+        for url, posted, core in zip(urls, bodies, own, strict=True):
             file = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".lua"))
             file.write(_TELL.replace("errors.status + ", "") if refused else _TELL)
             if posted:
@@ -165,9 +165,9 @@ def wrk(
             if clients:
                 file.write(_RANDOM_CLIENTS.format(clients=clients))
             file.flush()
-            command = [program("taskset") or "taskset", "-c", ",".join(map(str, own)), program("wrk") or "wrk"]
-            command += [f"-t{len(own)}", f"-c{connections}", "-d30s", "-s", file.name]
-            started.append(stack.enter_context(_told([*command, url])))
+            command = [program("taskset") or "taskset", "-c", str(core), program("wrk") or "wrk", "-t1"]
+            command += [f"-c{connections}", "-d30s", "-s", file.name, url]
+            started.append(stack.enter_context(_told(command)))
         for process in started:
             _wait_until_interruptible(process.pid)
         time.sleep(seconds - 0.02)
