@@ -95,6 +95,18 @@ def test_validate_finds_what_is_wrong_with_prices_of_models(tmp_path: Path) -> N
     )
 
 
+def test_validate_finds_more_limits_of_one_request_than_a_shared_zone_charges(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    rules = "".join(f"  - {{name: r{n}, by: [ip], limits: 100/hour fixed}}\n" for n in range(257))
+    file.write_text(f"version: 1\nstore: shared://{tmp_path}/zone\nrules:\n{rules}")
+    result = run_headgate("validate", str(file))
+    assert result.returncode == 1
+    assert f"{file}:2:1: store: rule r0 and 256 more apply to the same request with 257 limits" in result.stderr
+    assert not (tmp_path / "zone").exists()
+    file.write_text(f"version: 1\nrules:\n{rules}")
+    assert run_headgate("validate", str(file)).returncode == 0
+
+
 def test_validate_takes_several_files_and_standard_input(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("version: 2\nrules: [{name: a, by: [], limits: 1/s}]\n")

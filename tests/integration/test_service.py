@@ -486,6 +486,10 @@ def test_what_cannot_be_served_is_told_in_a_message(tmp_path: Path) -> None:
     assert "cannot listen on 127.0.0.1" in busy.stderr
     nowhere = run_headgate("serve", str(policy), "--port", "0", "--host", "no.such.host.invalid")
     assert "cannot listen on no.such.host.invalid" in nowhere.stderr
+    for host in ("gate..example.com", f"{'a' * 64}.example.com"):
+        nameless = run_headgate("serve", str(policy), "--port", "0", "--host", host)
+        assert nameless.returncode == 1
+        assert nameless.stderr.startswith(f"headgate: cannot listen on {host}:0: that is no name of a host")
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
         port = taken.getsockname()[1]
         busy = run_headgate("serve", str(policy), "--port", str(port), "--host", "::1")

@@ -23,6 +23,7 @@ rules:
     limits: 60/minute; 9000 tokens/minute bucket; 2.5 usd/day
     cost: {tokens: 500, usd: "0.02"}
   - {name: sent, by: [ip], limits: 1000 bytes/minute fixed}
+exempt: [{path: /health}]
 """
 
 
@@ -79,6 +80,15 @@ def test_a_bad_cost_is_400_and_nothing_is_charged(service: RunningService) -> No
         status, problem = check(service, "bob", cost)
         assert status == 400 and reason in str(problem["detail"])
     assert left(check(service, "bob", 0)[1]) == {"requests": 60, "tokens": 9000, "nano-usd": 2_500_000_000}
+
+
+@pytest.mark.parametrize("call", ["check", "reserve"])
+def test_a_bad_cost_is_400_where_no_rule_applies_too(service: RunningService, call: str) -> None:
+    for cost, reason in (({"reqests": 5}, 'did you mean "requests"?'), ({"usd": "a"}, "an amount in usd")):
+        body = {"request": {"path": "/health"}, "cost": cost}
+        answer = service.client.post(f"/v1/{call}", json=body)
+        assert answer.status_code == 400 and reason in answer.json()["detail"]
+    assert service.client.post(f"/v1/{call}", json=body | {"cost": {"tokens": 5}}).json()["rule"] is None
 
 
 def test_a_gateway_that_tells_no_cost_is_charged_the_rules_own(service: RunningService) -> None:

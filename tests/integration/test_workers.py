@@ -412,6 +412,14 @@ def test_a_policy_that_the_zone_cannot_keep_is_refused_and_the_old_one_stays_in_
         assert metrics(service)["headgate_policy_in_force",] == 1
 
 
+def test_a_changed_policy_of_many_rules_is_told_in_a_line_of_each_worker(policy: Path, zone: str) -> None:
+    write_rules(policy, 2, 500)
+    with running_service(policy, "--workers", "2", "--store", zone) as service:
+        write_rules(policy, 100, 600)
+        names = ", ".join(f"r{number}" for number in range(20))
+        each_says(service, f"the changed policy is in force; its rules are {names} and 80 more\n")
+
+
 def test_a_worker_that_meets_a_broken_policy_takes_the_last_good_one(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         write(policy, "2000000/hour bucket")

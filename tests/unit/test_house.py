@@ -41,7 +41,7 @@ RUST_FLOORS = {
         "json": 1, "header_text": 1, "bound": 1, "outcome": 1,
         "body_fields": 2, "forwarded": 2, "replies": 2, "home": 2,
         "described": 3, "judge": 3, "queue": 3,
-        "checks": 4,
+        "checks": 4, "late_prepared": 4,
         "late_checks": 5,
     },
     "server": {

@@ -308,6 +308,22 @@ def test_what_a_dialect_does_not_have_bounds_no_output(dialect: str, fields: dic
 
 
 @pytest.mark.parametrize(
+    ("dialect", "message"),
+    [
+        ("embedings", r"no dialect is named 'embedings': there are chat, .*; did you mean \"embeddings\"\?"),
+        ("Chat", 'did you mean "chat"'),
+        (["chat"], "no dialect is named a list: there are chat"),
+    ],
+)
+def test_a_dialect_that_is_none_is_an_error_and_holds_nothing(dialect: object, message: str) -> None:
+    gate = gate_of(hold="max")
+    assert gate.reserve("m", user="u1", dialect=None, max_tokens=5).decision.remaining == 4
+    with pytest.raises(ArgumentError, match=message):
+        gate.reserve("m", user="u1", dialect=dialect, max_tokens=5)
+    assert gate.reserve("m", user="u1", dialect="", max_tokens=5).decision.remaining == 3
+
+
+@pytest.mark.parametrize(
     ("prompt", "answers"),
     [("one", 1), (["one"], 1), (["one", "two", "three"], 3), ([1, 2, 3], 1), ([[1, 2], [3]], 2), ([], 1), ({}, 1)],
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headgate import ConfigError
+from headgate import ConfigError, core
 from headgate.policy.gate import AsyncGate, Gate
+from headgate.policy.request import Request
+
+needs_native = pytest.mark.skipif(core.native is None, reason="only the native core has shared memory")
 
 CLUSTER = "redis+cluster://127.0.0.1:1"
 QUEUE: dict[str, Any] = {"name": "jobs", "by": ["user"], "limits": "5/second queue 10", "match": {"path": "/jobs"}}
@@ -52,3 +56,56 @@ def test_one_server_keeps_every_policy_and_a_reload_is_checked_too() -> None:
     with pytest.raises(ConfigError, match="a place in a queue cannot be given back"):
         gate.reload(policy(QUEUE, rule()))
     assert [rule.name for rule in gate.policy.rules] == ["jobs"]
+
+
+def many(count: int, **changes: object) -> list[dict[str, Any]]:
+    return [rule(name=f"r{number}", limits="100/hour fixed") | changes for number in range(count)]
+
+
+LOGS = {"limits": "100/hour log"}
+FOR_PATH = {"match": {"path": "/a"}}
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("rules", "most"),
+    [
+        (many(257), 256),
+        (many(37, **LOGS), 36),
+        ([*many(250), *(one | {"name": f"p-{one['name']}"} for one in many(7, **FOR_PATH))], 256),
+    ],
+    ids=["rules for all", "logs", "rules for all and for a path"],
+)
+@pytest.mark.parametrize("kind", [Gate, AsyncGate])
+def test_more_limits_of_one_request_than_a_zone_charges_are_refused(
+    kind: type[Gate] | type[AsyncGate], rules: list[dict[str, Any]], most: int, tmp_path: Path
+) -> None:
+    store = f"shared://{tmp_path}/zone?size=64MiB"
+    with pytest.raises(ConfigError, match=r"rule r0 and \d+ more apply to the same request with \d+ limits"):
+        kind(policy(*rules), store=store)
+    gate = Gate(policy(*rules[:most]), store=store)
+    assert gate.hit(Request("GET", "/a", client_ip="203.0.113.9")).allowed
+    with pytest.raises(ConfigError, match="a shared zone charges at most 256 limits at once"):
+        gate.reload(policy(*rules))
+    assert gate.hit(Request("GET", "/a", client_ip="203.0.113.9")).allowed
+
+
+@needs_native
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rules": [one | {"match": {"path": f"/{place}"}} for place, one in enumerate(many(400))]},
+        {"rules": many(400), "rulesets": {"a": [f"r{n}" for n in range(200)], "b": [f"r{n}" for n in range(200, 400)]}},
+    ],
+    ids=["paths", "rulesets"],
+)
+def test_limits_that_no_request_falls_under_together_are_kept_in_a_zone(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    gate = Gate(policy() | changes, store=f"shared://{tmp_path}/zone?size=64MiB")
+    ruleset = {"ruleset": "a"} if "rulesets" in changes else {}
+    assert gate.hit(Request("GET", "/7", client_ip="203.0.113.9"), **ruleset).allowed
+
+
+def test_the_memory_charges_any_number_at_once() -> None:
+    assert Gate(policy(*many(1000)), store="memory://").hit(Request("GET", "/", client_ip="203.0.113.9")).allowed

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use headgate_core::shard::registered::Registered;
 use headgate_policy::compiled::Policy;
 use headgate_policy::costs::Cost;
-use headgate_server::decide::{Answer, Check, Decide, Question, Reply};
+use headgate_server::decide::{Answer, Check, Decide, InPieces, Pieces, Question, Reply, at_once};
 
 use crate::bound::OwnLimits;
 pub use crate::described::Unit;
-use crate::described::{Body, Reader};
+use crate::described::{Body, Described, Reader};
 use crate::figures::Tally;
 use crate::forwarded::Forwarded;
 use crate::header_text::Names;
@@ -18,14 +19,22 @@ use crate::judge::{Asking, Judge};
 use crate::replies;
 use crate::table::{LeftToPython, Table};
 
+/// So many requests at most are decided in one go.
+const FEW: usize = 32;
+
+/// A list that is longer, in bytes, is not even read in one go with others like it.
+const SHORT: usize = 4096;
+
 /// A policy on a table, asked by gateways and by bodies of JSON.
-pub struct Checks<T> {
+pub struct Checks<T>(Arc<InForce<T>>);
+
+struct InForce<T> {
     judge: Judge<T>,
     names: Names,
     units: Vec<Unit>,
 }
 
-impl<T: Table> Checks<T> {
+impl<T: Table + 'static> Checks<T> {
     /// A policy, the limits of each of its rules, which the table knows, and its units, in its order.
     ///
     /// What is decided is counted in `tally`.
@@ -38,7 +47,36 @@ impl<T: Table> Checks<T> {
     ) -> Self {
         let counters = tally.counters(policy.rules.iter().map(|rule| rule.name.clone()));
         let names = Names::of(&policy);
-        Self { judge: Judge::new(policy, rules, table, counters), names, units }
+        Self(Arc::new(InForce { judge: Judge::new(policy, rules, table, counters), names, units }))
+    }
+
+    fn described(&self, body: &Bytes) -> Result<Answer, LeftToPython> {
+        if is_long_list(body) {
+            return Ok(self.in_pieces(body));
+        }
+        match self.0.reader().read(body)? {
+            Body::One(one) => self.0.described(&one).map(Answer::Reply),
+            Body::Several(several) if several.len() <= FEW => at_once(self.0.several(several)).map(Answer::Reply),
+            Body::Several(_) => Ok(self.in_pieces(body)),
+        }
+    }
+
+    /// Read and decide a list, letting others have the thread in between; all of it by this policy.
+    fn in_pieces(&self, body: &Bytes) -> Answer {
+        let (policy, body) = (Arc::clone(&self.0), body.clone());
+        Answer::InPieces(InPieces::new(async move {
+            let reply = match policy.reader().read(&body) {
+                Ok(Body::Several(several)) => policy.several(several).await,
+                _ => Err(LeftToPython),
+            };
+            reply.map_or(Answer::Pass, Answer::Reply)
+        }))
+    }
+}
+
+impl<T: Table> InForce<T> {
+    fn reader(&self) -> Reader<'_> {
+        Reader { units: &self.units, headers: self.names.len() }
     }
 
     fn forwarded(&self, check: &Check<'_>, ruleset: &str, rest: &str, bare: bool) -> Result<Reply, LeftToPython> {
@@ -50,25 +88,23 @@ impl<T: Table> Checks<T> {
         })
     }
 
-    fn described(&self, body: &[u8]) -> Result<Reply, LeftToPython> {
-        let resolver = self.judge.resolver();
-        let reader = Reader { units: &self.units, headers: self.names.len() };
-        let several = match reader.read(body)? {
-            Body::Several(several) => several,
-            Body::One(one) => {
-                let began = Instant::now();
-                let ruleset = one.ruleset(resolver)?;
-                return self.judge.prepare(&*one, one.cost(), ruleset, Asking::Alone, |prepared| {
-                    Ok(replies::one(self.judge.decide(&prepared, began, replies::decision_json)?))
-                });
-            }
-        };
-        // Nothing is charged before it is known that all of them are answered here.
+    fn described(&self, one: &Described<'_>) -> Result<Reply, LeftToPython> {
+        let began = Instant::now();
+        let ruleset = one.ruleset(self.judge.resolver())?;
+        self.judge.prepare(one, one.cost(), ruleset, Asking::Alone, |prepared| {
+            Ok(replies::one(self.judge.decide(&prepared, began, replies::decision_json)?))
+        })
+    }
+
+    /// Nothing is charged before it is known that all of them are answered here.
+    async fn several(&self, several: Vec<Described<'_>>) -> Result<Reply, LeftToPython> {
+        let mut pieces = Pieces::begin();
         let mut all = Vec::with_capacity(several.len());
-        for one in &several {
-            let ruleset = one.ruleset(resolver)?;
-            let kept = self.judge.prepare(one, one.cost(), ruleset, Asking::Among, |prepared| Ok(prepared.kept()));
+        for one in several {
+            let ruleset = one.ruleset(self.judge.resolver())?;
+            let kept = self.judge.prepare(&one, one.cost(), ruleset, Asking::Among, |prepared| Ok(prepared.kept()));
             all.push(kept?);
+            pieces.next().await;
         }
         let mut decisions: Vec<Option<String>> = Vec::with_capacity(all.len());
         for prepared in &all {
@@ -77,18 +113,27 @@ impl<T: Table> Checks<T> {
                 Err(failed) if decisions.is_empty() => return Err(failed.into()),
                 Err(_) => break, // each further one would take as long to fail
             }
+            pieces.next().await;
         }
         decisions.resize(all.len(), None);
         Ok(replies::several(&decisions))
     }
 }
 
-impl<T: Table> Decide for Checks<T> {
+impl<T: Table + 'static> Decide for Checks<T> {
     fn decide(&self, check: &Check<'_>) -> Answer {
-        let reply = match check.question {
-            Question::Forwarded { ruleset, path, bare } => self.forwarded(check, ruleset, path, bare),
+        let answer = match check.question {
+            Question::Forwarded { ruleset, path, bare } => {
+                self.0.forwarded(check, ruleset, path, bare).map(Answer::Reply)
+            }
             Question::Described { body } => self.described(body),
         };
-        reply.map_or(Answer::Pass, Answer::Reply)
+        answer.unwrap_or(Answer::Pass)
     }
+}
+
+/// Whether a body begins as a list of requests, and has room for many.
+pub(crate) fn is_long_list(body: &[u8]) -> bool {
+    let opened = body.trim_ascii_start().strip_prefix(b"{");
+    body.len() > SHORT && opened.is_some_and(|rest| rest.trim_ascii_start().starts_with(b"\"requests\""))
 }

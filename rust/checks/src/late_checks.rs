@@ -5,25 +5,25 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use headgate_answers::Told;
 use headgate_core::table::answer::{Answer, Readings};
 use headgate_policy::compiled::Policy;
 use headgate_policy::costs::Cost;
-use headgate_policy::keys::encode_key;
 use headgate_policy::resolver::Resolver;
-use headgate_policy::selection::Resolved;
 use headgate_policy::subject::Subject;
-use headgate_server::decide::{self, Check, Decide, Later, Question, Reply};
+use headgate_server::decide::{self, Check, Decide, InPieces, Later, Pieces, Question, Reply};
 use smallvec::{SmallVec, smallvec};
 
 use crate::bound::{AskedLimit, Binder, BoundLimits, OwnLimits, Store, ToldLimits};
-use crate::checks::Unit;
-use crate::described::{Body, Reader};
+use crate::checks::{Unit, is_long_list};
+use crate::described::{Body, Described, Reader};
 use crate::figures::{Counters, Tally};
 use crate::forwarded::Forwarded;
 use crate::header_text::Names;
 use crate::judge::Asking;
-use crate::queue::{Asked, Outcome, Queue};
+use crate::late_prepared::{Prepared, prepared};
+use crate::queue::{Outcome, Queue};
 use crate::replies;
 use crate::table::LeftToPython;
 
@@ -49,7 +49,9 @@ impl<O: Owner> Store for Owned<O> {
 }
 
 /// A policy on a store that answers later, asked by gateways and by bodies of JSON.
-pub struct LateChecks<O: Owner> {
+pub struct LateChecks<O: Owner>(Arc<InForce<O>>);
+
+struct InForce<O: Owner> {
     resolver: Resolver<Arc<BoundLimits<O::Choice>>>,
     rules: Vec<OwnLimits<()>>,
     store: Owned<O>,
@@ -59,16 +61,6 @@ pub struct LateChecks<O: Owner> {
     units: Vec<Unit>,
 }
 
-/// What is to be answered to a check.
-enum Prepared<C> {
-    /// No rule applies.
-    Free,
-    /// For each rule whether it refuses, as the request lacks an identity.
-    Refused(Arc<BoundLimits<C>>, Vec<bool>),
-    /// What the store says.
-    Asked(Asked<C>),
-}
-
 /// A check whose answer is known, or will be.
 enum Begun<C> {
     Known(String),
@@ -76,7 +68,7 @@ enum Begun<C> {
     Asked(Arc<BoundLimits<C>>),
 }
 
-impl<O: Owner> LateChecks<O> {
+impl<O: Owner + 'static> LateChecks<O> {
     /// A policy, the limits of each of its rules, and its units, in its order.
     ///
     /// What is decided is counted in `tally`.
@@ -90,7 +82,31 @@ impl<O: Owner> LateChecks<O> {
     ) -> Self {
         let counters = tally.counters(policy.rules.iter().map(|rule| rule.name.clone()));
         let names = Names::of(&policy);
-        Self { resolver: Resolver::new(policy), rules, store: Owned(owner), queue, counters, names, units }
+        let (resolver, store) = (Resolver::new(policy), Owned(owner));
+        Self(Arc::new(InForce { resolver, rules, store, queue, counters, names, units }))
+    }
+
+    fn described(&self, body: &Bytes) -> Result<decide::Answer, LeftToPython> {
+        let began = Instant::now();
+        if !is_long_list(body)
+            && let Body::One(one) = self.0.reader().read(body)?
+        {
+            return self.0.described(&one, began);
+        }
+        let (policy, body) = (Arc::clone(&self.0), body.clone());
+        Ok(decide::Answer::InPieces(InPieces::new(async move {
+            let answer = match policy.reader().read(&body) {
+                Ok(Body::Several(several)) => policy.several(several, began).await,
+                _ => Err(LeftToPython),
+            };
+            answer.unwrap_or(decide::Answer::Pass)
+        })))
+    }
+}
+
+impl<O: Owner> InForce<O> {
+    fn reader(&self) -> Reader<'_> {
+        Reader { units: &self.units, headers: self.names.len() }
     }
 
     fn prepare<S: Subject<Error = LeftToPython>>(
@@ -119,24 +135,20 @@ impl<O: Owner> LateChecks<O> {
         self.answer(prepared, began, write, move |failure| if bare { replies::without_body(failure) } else { failure })
     }
 
-    fn described(&self, body: &[u8]) -> Result<decide::Answer, LeftToPython> {
-        let reader = Reader { units: &self.units, headers: self.names.len() };
-        let began = Instant::now();
-        match reader.read(body)? {
-            Body::One(one) => {
-                let prepared = self.prepare(&*one, one.cost(), one.ruleset(&self.resolver)?, Asking::Alone)?;
-                let write =
-                    |told: &ToldLimits, decision: Told<'_>| replies::one(replies::decision_json(told, decision));
-                self.answer(prepared, began, write, |failure| failure)
-            }
-            Body::Several(several) => {
-                let mut all = Vec::with_capacity(several.len());
-                for one in &several {
-                    all.push(self.prepare(one, one.cost(), one.ruleset(&self.resolver)?, Asking::Among)?);
-                }
-                self.answer_several(all, began)
-            }
+    fn described(&self, one: &Described<'_>, began: Instant) -> Result<decide::Answer, LeftToPython> {
+        let prepared = self.prepare(one, one.cost(), one.ruleset(&self.resolver)?, Asking::Alone)?;
+        let write = |told: &ToldLimits, decision: Told<'_>| replies::one(replies::decision_json(told, decision));
+        self.answer(prepared, began, write, |failure| failure)
+    }
+
+    /// The answers to a list, which is prepared whole before the store is asked.
+    async fn several(&self, several: Vec<Described<'_>>, began: Instant) -> Result<decide::Answer, LeftToPython> {
+        let (mut pieces, mut all) = (Pieces::begin(), Vec::with_capacity(several.len()));
+        for one in several {
+            all.push(self.prepare(&one, one.cost(), one.ruleset(&self.resolver)?, Asking::Among)?);
+            pieces.next().await;
         }
+        self.answer_several(all, began)
     }
 
     /// The answer to one check, as it is written from a decision or a failure.
@@ -206,9 +218,9 @@ impl<O: Owner> LateChecks<O> {
                 Some(outcomes) => outcomes.await.unwrap_or_default().into_iter(),
                 None => SmallVec::new().into_iter(),
             };
-            let written: Vec<String> = all
-                .into_iter()
-                .map(|begun| match begun {
+            let (mut pieces, mut written) = (Pieces::begin(), Vec::with_capacity(all.len()));
+            for begun in all {
+                written.push(match begun {
                     Begun::Known(json) => json,
                     Begun::Asked(bound) => match came.next().flatten() {
                         Some(Outcome::Decided(answer, degraded)) => {
@@ -218,8 +230,9 @@ impl<O: Owner> LateChecks<O> {
                         Some(Outcome::Failed(failure)) => replies::failed(&failure),
                         None => replies::failed(&replies::lost()),
                     },
-                })
-                .collect();
+                });
+                pieces.next().await;
+            }
             replies::all(&written)
         })))
     }
@@ -243,34 +256,6 @@ impl<O: Owner> LateChecks<O> {
     }
 }
 
-fn prepared<C>(
-    resolved: &Resolved<'_, Arc<BoundLimits<C>>>,
-    cost: Cost<'_>,
-    asking: Asking,
-) -> Result<Prepared<C>, LeftToPython> {
-    let Some(bound) = &resolved.asked.limits else {
-        return Ok(Prepared::Free);
-    };
-    if bound.waits && asking == Asking::Alone {
-        return Err(LeftToPython);
-    }
-    if let Some(refused) = resolved.refused() {
-        return Ok(Prepared::Refused(Arc::clone(bound), refused));
-    }
-    if bound.in_flight {
-        return Err(LeftToPython);
-    }
-    let mut keys = SmallVec::new();
-    for parts in resolved.keys() {
-        let text = parts.and_then(|parts| encode_key(&parts)).ok_or(LeftToPython)?;
-        keys.push(text.into_boxed_str());
-    }
-    let groups = &resolved.asked.groups;
-    let key_of = groups.iter().map(|group| group.key).collect();
-    let costs = groups.iter().map(|group| cost.of(group)).collect();
-    Ok(Prepared::Asked(Asked { bound: Arc::clone(bound), keys, key_of, costs }))
-}
-
 /// A decision as it is told, once it is counted.
 fn counted<'a>(
     counters: &Counters,
@@ -286,10 +271,10 @@ fn counted<'a>(
     Told { answer, degraded }
 }
 
-impl<O: Owner> Decide for LateChecks<O> {
+impl<O: Owner + 'static> Decide for LateChecks<O> {
     fn decide(&self, check: &Check<'_>) -> decide::Answer {
         let answer = match check.question {
-            Question::Forwarded { ruleset, path, bare } => self.forwarded(check, ruleset, path, bare),
+            Question::Forwarded { ruleset, path, bare } => self.0.forwarded(check, ruleset, path, bare),
             Question::Described { body } => self.described(body),
         };
         answer.unwrap_or(decide::Answer::Pass)

@@ -16,6 +16,7 @@ mod home;
 mod json;
 mod judge;
 pub mod late_checks;
+mod late_prepared;
 mod outcome;
 pub mod queue;
 mod replies;

@@ -23,7 +23,7 @@ fn answer(allowed: bool) -> Outcome {
 fn reply(answer: decide::Answer) -> Option<Reply> {
     match answer {
         decide::Answer::Reply(reply) => Some(reply),
-        decide::Answer::Pass => None,
+        decide::Answer::Pass | decide::Answer::InPieces(_) => None,
         decide::Answer::Later(later) => match later.reply().as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(reply) => Some(reply),
             Poll::Pending => None,

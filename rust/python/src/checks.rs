@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use headgate_answers::NamedLimit;
 use headgate_checks::bound::{OwnLimits, RuleLimit};
 use headgate_checks::checks::{self, Unit};
@@ -144,11 +145,12 @@ impl Checks {
     }
 
     fn described<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Option<Told<'py>>> {
+        let body = &Bytes::copy_from_slice(body);
         told_of(py, asked(&*self.decider, Question::Described { body }, "POST", vec![], "127.0.0.1")?)
     }
 }
 
-/// What a decider answers to a check that Python describes.
+/// What a decider answers to a check that Python describes, at once.
 pub fn asked(
     decider: &impl Decide,
     question: Question<'_>,
@@ -162,14 +164,14 @@ pub fn asked(
     }
     let method = Method::from_bytes(method.as_bytes()).map_err(bad)?;
     let peer: IpAddr = peer.parse().map_err(bad)?;
-    Ok(decider.decide(&decide::Check { question, method: &method, headers: &map, peer: &peer.to_string() }))
+    Ok(decider.decide(&decide::Check { question, method: &method, headers: &map, peer: &peer.to_string() }).at_once())
 }
 
 /// An answer that is there; None where Python is to answer.
 fn told_of(py: Python<'_>, answer: decide::Answer) -> PyResult<Option<Told<'_>>> {
     match answer {
         decide::Answer::Reply(reply) => told(py, &reply).map(Some),
-        decide::Answer::Pass | decide::Answer::Later(_) => Ok(None), // a table never answers later
+        _ => Ok(None), // a table never answers later
     }
 }
 

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use headgate_checks::late_checks;
 use headgate_server::decide::{Answer, Question, Reply};
 use pyo3::prelude::*;
@@ -59,7 +60,7 @@ impl LateChecks {
     }
 
     fn described(&self, body: &[u8]) -> PyResult<Option<LateReply>> {
-        let question = Question::Described { body };
+        let question = Question::Described { body: &Bytes::copy_from_slice(body) };
         Ok(LateReply::of(asked(&*self.decider, question, "POST", vec![], "127.0.0.1")?))
     }
 }
@@ -78,7 +79,7 @@ enum Known {
 impl LateReply {
     fn of(answer: Answer) -> Option<Self> {
         let known = match answer {
-            Answer::Pass => return None,
+            Answer::Pass | Answer::InPieces(_) => return None, // it was asked at once
             Answer::Reply(reply) => Known::Here(reply),
             Answer::Later(later) => Known::Later(later.reply()),
         };

@@ -1,11 +1,17 @@
 //! What the door asks about a check, and what it is answered.
 
 use std::fmt;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use tokio::task::yield_now;
+
+/// How long a check that is decided in pieces has its thread to itself.
+const PIECE: Duration = Duration::from_micros(500);
 
 /// Decides checks. It is asked on the threads of the door, and must not block.
 pub trait Decide: Send + Sync {
@@ -46,7 +52,7 @@ pub enum Question<'a> {
     /// `POST /v1/check`: whether the requests of a body may pass.
     Described {
         /// The body.
-        body: &'a [u8],
+        body: &'a Bytes,
     },
 }
 
@@ -59,6 +65,69 @@ pub enum Answer {
     Pass,
     /// What the client gets when it is known; until then nothing waits for it but its own request.
     Later(Later),
+    /// What takes long to decide, in pieces: the thread serves others between them, and one such check at a time.
+    InPieces(InPieces),
+}
+
+impl Answer {
+    /// The same as a whole, without serving others meanwhile: for owners of a decider that have no door.
+    pub fn at_once(mut self) -> Self {
+        while let Self::InPieces(pieces) = self {
+            self = at_once(pieces.answer());
+        }
+        self
+    }
+}
+
+/// What a future gives that only ever waits to let others in between.
+pub fn at_once<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return output;
+        }
+    }
+}
+
+/// Lets others have the thread once a piece has taken its time.
+pub struct Pieces {
+    began: Instant,
+}
+
+impl Pieces {
+    /// The first one begins now.
+    pub fn begin() -> Self {
+        Self { began: Instant::now() }
+    }
+
+    /// Go on, or let all others go first that are ready or have something to read.
+    pub async fn next(&mut self) {
+        if self.began.elapsed() >= PIECE {
+            yield_now().await;
+            self.began = Instant::now();
+        }
+    }
+}
+
+/// An answer that is decided in pieces on the thread that asked for it. Dropped, what is left of it is not decided.
+pub struct InPieces(Pin<Box<dyn Future<Output = Answer> + Send>>);
+
+impl InPieces {
+    /// What a future gives that awaits `Pieces`.
+    pub fn new(answer: impl Future<Output = Answer> + Send + 'static) -> Self {
+        Self(Box::pin(answer))
+    }
+
+    /// The answer.
+    pub fn answer(self) -> Pin<Box<dyn Future<Output = Answer> + Send>> {
+        self.0
+    }
+}
+
+impl fmt::Debug for InPieces {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("InPieces")
+    }
 }
 
 /// A reply that is awaited on the thread that asked for it. Dropped, nobody gets it.

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +11,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
 use crate::connection::{Answering, Connection, Held, Wish};
-use crate::decide::{Answer, Check, Question, Reply};
+use crate::decide::{Check, Question, Reply};
 use crate::forward::PEER;
 use crate::intake::methods::is_known;
 use crate::outgoing::{Behind, Outgoing};
@@ -157,14 +156,7 @@ impl Exchange<'_> {
     /// The reply to a check; None where the Python service is to answer.
     async fn decide(&self, parts: &Parts, question: Question<'_>) -> Option<Reply> {
         let (method, headers, peer) = (&parts.method, &parts.headers, &*self.connection.peer_text);
-        match self.worker.decide(&Check { question, method, headers, peer }) {
-            Answer::Reply(reply) => Some(reply),
-            Answer::Later(later) => Some(later.reply().await),
-            Answer::Pass => {
-                self.worker.stats().left_to_python.fetch_add(1, Relaxed);
-                None
-            }
-        }
+        self.worker.decide(&Check { question, method, headers, peer }).await
     }
 
     /// The body is not wanted.

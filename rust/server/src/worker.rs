@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
+use tokio::sync::Mutex;
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::bounds::Bounds;
-use crate::decide::{Answer, Check};
+use crate::decide::{Answer, Check, Reply};
 use crate::deciding::Deciding;
 use crate::forward::Forward;
 use crate::registry::Registry;
@@ -32,11 +33,13 @@ pub struct Worker {
     forward: Forward,
     /// Connections that it serves.
     pub open: AtomicUsize,
+    /// Who holds it has a check decided in pieces; the others wait in line.
+    in_pieces: Mutex<()>,
 }
 
 impl Worker {
     pub fn new(shared: Arc<Shared>, number: usize, forward: Forward) -> Self {
-        Self { shared, number, forward, open: AtomicUsize::new(0) }
+        Self { shared, number, forward, open: AtomicUsize::new(0), in_pieces: Mutex::new(()) }
     }
 
     pub fn bounds(&self) -> &Bounds {
@@ -47,8 +50,25 @@ impl Worker {
         &self.shared.stats[self.number]
     }
 
-    pub fn decide(&self, check: &Check<'_>) -> Answer {
-        self.shared.deciding.decide(check)
+    /// The reply to a check; None where the Python service is to answer.
+    ///
+    /// Checks that are decided in pieces take turns, so that at most one piece comes before any other request.
+    pub async fn decide(&self, check: &Check<'_>) -> Option<Reply> {
+        let mut answer = self.shared.deciding.decide(check);
+        loop {
+            match answer {
+                Answer::Reply(reply) => return Some(reply),
+                Answer::Later(later) => return Some(later.reply().await),
+                Answer::InPieces(pieces) => {
+                    let _turn = self.in_pieces.lock().await;
+                    answer = pieces.answer().await;
+                }
+                Answer::Pass => {
+                    self.stats().left_to_python.fetch_add(1, Relaxed);
+                    return None;
+                }
+            }
+        }
     }
 
     pub fn forward(&self) -> &Forward {

@@ -47,7 +47,7 @@ def _check(file: str) -> _Checked:
     try:
         document = read_document(policy_text(file), checked.file)
         policy = check_policy(document)
-        if wrong := _wrong_prices(document, policy):
+        if wrong := [*_wrong_prices(document, policy), *_too_much_for_a_zone(document, policy)]:
             raise PolicyError(checked.file, wrong)
         checked.warnings = warnings_of(document, policy)
         checked.policy = policy
@@ -73,6 +73,17 @@ def _wrong_prices(document: Document, policy: PolicyModel) -> list[Problem]:
             message = str(error).removeprefix(f"prices.{name}: ")
             problems.append(document.problem(("llm", "prices", name), message))
     return problems
+
+
+def _too_much_for_a_zone(document: Document, policy: PolicyModel) -> list[Problem]:
+    """What a shared zone, where the policy names one, cannot decide."""
+    if not policy.store.startswith("shared:"):
+        return []
+    from headgate.policy.compiler import compile_policy
+    from headgate.policy.store_fit import zone_obstacle
+
+    obstacle = zone_obstacle(compile_policy(policy))
+    return [document.problem(("store",), obstacle)] if obstacle else []
 
 
 def _tell(checked: _Checked) -> None:

@@ -17,6 +17,7 @@ from headgate.llm.call import AsyncCall, Call
 from headgate.llm.call_base import Asked
 from headgate.llm.call_costs import UnknownPriceError
 from headgate.llm.call_size import Counted, size_of
+from headgate.llm.dialects.paths import check_dialect
 from headgate.llm.entry import Books
 from headgate.llm.fallback_models import first_of
 from headgate.llm.gate_parts import GateParts
@@ -128,7 +129,7 @@ class _LlmGate:
     ) -> Asked:
         """What is asked for a call, by the `Asking` that its caller gave. Raises ArgumentError, UnknownPriceError."""
         processing = fields.pop("processing", None) if "processing" in fields else None
-        dialect = fields.pop("dialect") if "dialect" in fields else ""
+        dialect = check_dialect(fields.pop("dialect")) if "dialect" in fields else ""
         if body is not None:
             if not isinstance(body, Mapping):
                 raise ArgumentError(f"the body of a call is a mapping, not a {type(body).__name__}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -11,8 +11,12 @@ from headgate.algorithms.table import ALGORITHMS
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError, StoreError
-from headgate.policy.compiled import Policy, Rule
+from headgate.limits import SlidingLog
+from headgate.policy.compiled import ALL_RULES, ANY_TIER, Conditions, Policy, Rule
 from headgate.stores.protocol import Store
+
+_ZONE_CHARGES, _LOG_COUNTS_AS = 256, 7
+"""How many limits a shared zone charges at once, and as how many of them a log counts."""
 
 
 def check_fit(policy: Policy, store: Store, *, clock: Clock | None = None) -> None:
@@ -20,6 +24,11 @@ def check_fit(policy: Policy, store: Store, *, clock: Clock | None = None) -> No
     check_cluster(policy, store)
     limits = [limit for rule in policy.rules for limits in rule.limits.values() for limit in limits]
     store.check_room(limits, clock=clock)
+    for together in _beyond_a_zone(policy):
+        try:
+            store.bind(tuple(replace(limit, group=0) for limit in together), clock=clock)
+        except ConfigError as error:
+            raise ConfigError(_too_many(together)) from error
 
 
 def check_holds(policy: Policy, bind: Callable[[tuple[NamedLimit, ...]], Any]) -> None:
@@ -66,6 +75,45 @@ def cluster_obstacle(policy: Policy) -> str:
                     "kind of limit, or use one server or Sentinels"
                 )
     return ""
+
+
+def zone_obstacle(policy: Policy) -> str:
+    """Why a shared zone cannot decide requests that a policy is for, "" where it can decide those that are certain."""
+    return next((_too_many(limits) for limits in _beyond_a_zone(policy)), "")
+
+
+def _too_many(limits: tuple[NamedLimit, ...]) -> str:
+    first, *others = dict.fromkeys(limit.rule for limit in limits)
+    rules = f"rule {first}" if not others else f"rule {first} and {len(others)} more"
+    logs = sum(isinstance(limit.limit, SlidingLog) for limit in limits)
+    return (
+        f"{rules} apply to the same request with {len(limits)} limits, {logs} of them sliding logs: a shared zone "
+        f"charges at most {_ZONE_CHARGES} limits at once, where a log counts as {_LOG_COUNTS_AS}. Use fewer limits for "
+        "one request, or another store"
+    )
+
+
+def _beyond_a_zone(policy: Policy) -> Iterator[tuple[NamedLimit, ...]]:
+    """Limits that certainly apply together, and are more than a shared zone charges at once."""
+    if sum(len(limits) for rule in policy.rules for limits in rule.limits.values()) * _LOG_COUNTS_AS > _ZONE_CHARGES:
+        for limits in _limits_together(policy):
+            if sum(_LOG_COUNTS_AS if isinstance(one.limit, SlidingLog) else 1 for one in limits) > _ZONE_CHARGES:
+                yield limits
+
+
+def _limits_together(policy: Policy) -> Iterator[tuple[NamedLimit, ...]]:
+    """For each set of conditions of a ruleset and each tier, the limits of rules that all such requests fall under."""
+    rulesets = {name: members for name, members in policy.rulesets.items() if name != ALL_RULES} or policy.rulesets
+    for members in rulesets.values():
+        rules = [rule for rule in policy.rules if rule.name in members and not rule.default]
+        anything = [rule for rule in rules if rule.conditions == Conditions()]
+        alike: dict[Conditions, list[Rule]] = {}
+        for rule in rules:
+            alike.setdefault(rule.conditions, []).append(rule)
+        for conditions, own in alike.items():
+            together = own if conditions == Conditions() else [*anything, *own]
+            for tier in dict.fromkeys((ANY_TIER, *(tier for rule in together for tier in rule.limits))):
+                yield tuple(limit for rule in together for limit in rule.limits[rule.tier(tier)])
 
 
 def _has_queue(rule: Rule) -> bool:

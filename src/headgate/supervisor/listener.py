@@ -78,5 +78,8 @@ def _listener(host: str, port: int, *, shared: bool) -> socket.socket:
         listener = socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {_host_text(host)}:{port}: {error}") from error
+    except UnicodeError as error:
+        reason = "that is no name of a host: each part between dots has 1 to 63 characters"
+        raise ConfigError(f"cannot listen on {_host_text(host)}:{port}: {reason}") from error
     listener.setblocking(False)
     return listener

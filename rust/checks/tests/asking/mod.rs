@@ -130,7 +130,7 @@ impl Late {
 
     /// Ask with a body.
     pub fn described(&self, body: &[u8]) -> decide::Answer {
-        ask(&self.0, Question::Described { body }, &HeaderMap::new())
+        ask(&self.0, Question::Described { body: &body.to_vec().into() }, &HeaderMap::new()).at_once()
     }
 }
 
@@ -219,13 +219,13 @@ impl Asking {
 
     /// Ask with a body; None where Python is to answer.
     pub fn described(&self, body: &[u8]) -> Option<Reply> {
-        self.ask(Question::Described { body }, &HeaderMap::new())
+        self.ask(Question::Described { body: &body.to_vec().into() }, &HeaderMap::new())
     }
 
     fn ask(&self, question: Question<'_>, headers: &HeaderMap) -> Option<Reply> {
-        match ask(&self.checks, question, headers) {
+        match ask(&self.checks, question, headers).at_once() {
             decide::Answer::Reply(reply) => Some(reply),
-            decide::Answer::Pass | decide::Answer::Later(_) => None,
+            decide::Answer::Pass | decide::Answer::Later(_) | decide::Answer::InPieces(_) => None,
         }
     }
 }

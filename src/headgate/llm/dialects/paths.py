@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Literal, NamedTuple
+
+from headgate.errors import ArgumentError
 
 Family = Literal["openai", "anthropic"]
 
@@ -32,6 +35,8 @@ DIALECTS = {
     for dialect in (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, MESSAGES, COUNT_TOKENS, MODELS)
 }  # fmt: skip
 
+_NAMES = tuple(dialect.name for dialect in DIALECTS.values())
+
 _ONE_MODEL = re.compile(r"/v1/models/[A-Za-z0-9][A-Za-z0-9_.:@-]{0,199}")
 
 
@@ -49,6 +54,18 @@ def dialect_of(path: str, *, family: Family = "openai") -> Dialect | None:
     if dialect is not None and dialect.name == MODELS.name:
         return dialect._replace(family=family)
     return dialect
+
+
+def check_dialect(name: object) -> str:
+    """The name of a dialect that a caller gives, "" for None. Raises ArgumentError for what is no name of one."""
+    if name is None or name == "":
+        return ""
+    if not isinstance(name, str) or name not in _NAMES:
+        shown = repr(name)[:60] if isinstance(name, str) else f"a {type(name).__name__}"
+        close = get_close_matches(name, _NAMES, n=1) if isinstance(name, str) else ()
+        hint = f'; did you mean "{close[0]}"?' if close else ""
+        raise ArgumentError(f"no dialect is named {shown}: there are {', '.join(_NAMES)}{hint}")
+    return name
 
 
 def family_of(*, has_anthropic_version: bool) -> Family:

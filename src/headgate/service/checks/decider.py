@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import TypeVar
 
-from headgate.costs import Cost
+from headgate.costs import Cost, read_units
 from headgate.decision import Decision
 from headgate.errors import ArgumentError
 from headgate.observe.events import DecisionEvent, Events
@@ -15,6 +15,7 @@ from headgate.policy.descriptor import Descriptor
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
 from headgate.reservation import AsyncReservation
+from headgate.service.checks.body_fields import BadBody
 from headgate.service.http.messages import Reply, ServiceResponse, WaitingReply
 from headgate.waiting.departure import Departure
 
@@ -34,12 +35,22 @@ class Decider:
         self.waits = self.gate.policy.waits
         """Whether requests may wait in line, under the policy in force."""
 
+        self._units = self.gate.policy.units
+
     def lacks(self, ruleset: str) -> str | None:
         """What is said of a ruleset that the policy does not have."""
         rulesets = self.gate.policy.rulesets
         if ruleset in rulesets:
             return None
         return f"no ruleset is named {ruleset[:60]!r}; there are {', '.join(rulesets)}"
+
+    def check_units(self, cost: Cost, where: str = "") -> None:
+        """Raise BadBody for a cost in a unit that no limit of the policy counts, whether or not a rule applies."""
+        if isinstance(cost, Mapping):
+            try:
+                read_units(cost, self._units)
+            except ArgumentError as error:
+                raise BadBody(f"{where}{error}") from None
 
     def decide(
         self, request: Request | Descriptor, cost: Cost, write: Callable[[Decision], Written], ruleset: str = ALL_RULES

@@ -38,6 +38,7 @@ class Holds:
 
     async def _reserve(self, request: ServiceRequest, departure: Departure) -> ServiceResponse:
         asked, cost, lease, id, remember = read_reserve(request.body)
+        self._decider.check_units(cost)
         held = await self._decider.reserve(asked, cost, lease, id, remember, departure)
         told = {"id": held.id if held else None, "repeated": held.repeated}
         text = f"{write_decision(held.decision)[:-1]}, {json.dumps(told)[1:]}"

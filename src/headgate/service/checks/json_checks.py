@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from headgate.costs import read_units
 from headgate.decision import Decision
 from headgate.drive import answered
-from headgate.errors import ArgumentError
 from headgate.service.checks.body import Check, body_schema, read_body
-from headgate.service.checks.body_fields import BadBody
 from headgate.service.checks.decider import Decider
 from headgate.service.checks.decision_json import write_decision
 from headgate.service.http.messages import JSON, Reply, ServiceRequest, ServiceResponse
@@ -32,28 +29,20 @@ class JsonChecks:
     def check(self, request: ServiceRequest, rest: str) -> Reply:
         """200 with what was decided, after a wait where rules say so, but not for several; raises BadBody.
 
-        404 where one of them is to be judged by a ruleset that is none. Of several, BadBody for a cost of one of them.
+        404 where one of them is to be judged by a ruleset that is none. Nothing is charged then.
         """
         checks, several = read_body(request.body)
         for place, check in enumerate(checks):
             if (lacking := self._decider.lacks(check.ruleset)) is not None:
                 return problem_response(404, f"requests[{place}]: {lacking}" if several else lacking)
         if several:
-            self._check_costs(checks)
+            for place, check in enumerate(checks):
+                self._decider.check_units(check.cost, f"requests[{place}]: ")
             return self._check_several(checks)
+        self._decider.check_units(checks[0].cost)
         judged, cost, ruleset = checks[0]
         decide = self._decider.decide_in_line if self._decider.waits else self._decider.decide
         return decide(judged, cost, _response_of, ruleset)
-
-    def _check_costs(self, checks: Sequence[Check]) -> None:
-        """Raise BadBody for a cost that the policy in force cannot count: nothing of the list is charged then."""
-        units = self._decider.gate.policy.units
-        for place, check in enumerate(checks):
-            if isinstance(check.cost, Mapping):
-                try:
-                    read_units(check.cost, units)
-                except ArgumentError as error:
-                    raise BadBody(f"requests[{place}]: {error}") from None
 
     async def _check_several(self, checks: Sequence[Check]) -> ServiceResponse:
         """Judge several requests, each by itself. What the store is asked for travels together, in their order."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import ConfigError, HeadgateError
 from headgate.observe.events import Events, PolicyApplied, PolicyChecked, PolicyRefused
-from headgate.policy.compiled import Policy
+from headgate.policy.compiled import Policy, Rule
 from headgate.policy.gate import AsyncGate
 from headgate.policy.policy_file import is_read_once, read_again
 from headgate.policy.problems import PolicyError
@@ -30,6 +30,9 @@ _RACY_S = 2.0
 """A file that changed so shortly before may change again within the same tick of its clock."""
 
 _LONGEST_DELAY_S = 5.0
+
+_NAMED = 20
+"""So many rules are named in a line of the log."""
 
 FileIdentity = tuple[int, ...]
 
@@ -152,7 +155,7 @@ class PolicyWatch:
         self._delay_s = _LOOK_EVERY_S
         self._applied(text)
         self._events.publish(PolicyApplied(policy))
-        log.info("the changed policy is in force; its rules are %s", ", ".join(rule.name for rule in policy.rules))
+        log.info("the changed policy is in force; its rules are %s", _named(policy.rules))
         return self._settled_s()
 
     def _refuse(self, text: bytes | None, error: Exception) -> None:
@@ -176,6 +179,12 @@ class PolicyWatch:
         except OSError:
             return _LOOK_EVERY_S
         return _RACY_S if age_us < _RACY_S * US_PER_SECOND else float("inf")
+
+
+def _named(rules: Sequence[Rule]) -> str:
+    """The names of rules, of many the first: what several workers write in one piece stays a line."""
+    names = ", ".join(rule.name for rule in rules[:_NAMED])
+    return names if len(rules) <= _NAMED else f"{names} and {len(rules) - _NAMED:,} more"
 
 
 def file_identity(file: Path) -> FileIdentity | None:

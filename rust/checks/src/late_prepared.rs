@@ -1,0 +1,52 @@
+//! What is asked of a store that answers later, for one request: nothing of it depends on the request any more.
+
+use std::sync::Arc;
+
+use headgate_policy::costs::Cost;
+use headgate_policy::keys::encode_key;
+use headgate_policy::selection::Resolved;
+use smallvec::SmallVec;
+
+use crate::bound::BoundLimits;
+use crate::judge::Asking;
+use crate::queue::Asked;
+use crate::table::LeftToPython;
+
+/// What is to be answered to a check.
+pub enum Prepared<C> {
+    /// No rule applies.
+    Free,
+    /// For each rule whether it refuses, as the request lacks an identity.
+    Refused(Arc<BoundLimits<C>>, Vec<bool>),
+    /// What the store says.
+    Asked(Asked<C>),
+}
+
+/// What is to be answered to a resolved request.
+pub fn prepared<C>(
+    resolved: &Resolved<'_, Arc<BoundLimits<C>>>,
+    cost: Cost<'_>,
+    asking: Asking,
+) -> Result<Prepared<C>, LeftToPython> {
+    let Some(bound) = &resolved.asked.limits else {
+        return Ok(Prepared::Free);
+    };
+    if bound.waits && asking == Asking::Alone {
+        return Err(LeftToPython);
+    }
+    if let Some(refused) = resolved.refused() {
+        return Ok(Prepared::Refused(Arc::clone(bound), refused));
+    }
+    if bound.in_flight {
+        return Err(LeftToPython);
+    }
+    let mut keys = SmallVec::new();
+    for parts in resolved.keys() {
+        let text = parts.and_then(|parts| encode_key(&parts)).ok_or(LeftToPython)?;
+        keys.push(text.into_boxed_str());
+    }
+    let groups = &resolved.asked.groups;
+    let key_of = groups.iter().map(|group| group.key).collect();
+    let costs = groups.iter().map(|group| cost.of(group)).collect();
+    Ok(Prepared::Asked(Asked { bound: Arc::clone(bound), keys, key_of, costs }))
+}

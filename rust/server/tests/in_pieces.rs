@@ -1,0 +1,86 @@
+//! Checks that are decided in pieces: others are served in between, and one of them is decided at a time.
+
+#![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
+
+mod support;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+use bytes::Bytes;
+use headgate_server::bounds::Bounds;
+use headgate_server::decide::{Answer, Check, Decide, InPieces, Pieces, Question, Reply};
+use headgate_server::door::{Door, Options};
+use http::StatusCode;
+use support::behind::Behind;
+use support::{Running, check, wait_until};
+
+/// Decides a body in as many pieces as it takes until a gateway has asked, and then leaves "pass" to Python.
+#[derive(Clone, Default)]
+struct Long {
+    has_asked: Arc<AtomicBool>,
+    begun: Arc<AtomicUsize>,
+    under_way: Arc<AtomicUsize>,
+}
+
+impl Decide for Long {
+    fn decide(&self, check: &Check<'_>) -> Answer {
+        let reply = || Reply { status: StatusCode::OK, content_type: "text/plain", fields: vec![], body: Bytes::new() };
+        let Question::Described { body } = check.question else {
+            self.has_asked.store(true, SeqCst);
+            return Answer::Reply(reply());
+        };
+        let (own, body) = (self.clone(), body.clone());
+        Answer::InPieces(InPieces::new(async move {
+            own.begun.fetch_add(1, SeqCst);
+            assert_eq!(own.under_way.fetch_add(1, SeqCst), 0);
+            let mut pieces = Pieces::begin();
+            while !own.has_asked.load(SeqCst) {
+                pieces.next().await;
+            }
+            own.under_way.fetch_sub(1, SeqCst);
+            if body == "pass" { Answer::Pass } else { Answer::Reply(reply()) }
+        }))
+    }
+}
+
+fn start() -> (Running, Long) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let (behind, long) = (Behind::start(), Long::default());
+    let options = Options { python_socket: behind.socket.clone(), threads: 1, bounds: Bounds::default(), tls: None };
+    let door = Door::open(vec![listener], options, Box::new(long.clone())).expect("a door");
+    (Running { door, address, behind }, long)
+}
+
+fn described(body: &str) -> String {
+    format!("POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+#[test]
+fn a_check_is_answered_between_the_pieces_of_others_which_take_turns() {
+    let (running, long) = start();
+    let mut clients: Vec<_> = (0..10).map(|_| running.connect()).collect();
+    for client in &mut clients {
+        client.send(described("long"));
+    }
+    wait_until("one has begun", || long.begun.load(SeqCst) > 0);
+    let mut other = running.connect();
+    other.send(check("a"));
+    assert_eq!(other.response().status, 200);
+    for client in &mut clients {
+        assert_eq!(client.response().status, 200);
+    }
+    assert_eq!(long.begun.load(SeqCst), 10);
+}
+
+#[test]
+fn what_turns_out_to_be_for_python_is_passed_on() {
+    let (running, long) = start();
+    long.has_asked.store(true, SeqCst);
+    let mut client = running.connect();
+    client.send(described("pass"));
+    assert_eq!(client.response().field("x-behind"), Some("1"));
+    assert_eq!(running.door.figures().left_to_python, 1);
+}
