@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from redis_servers import Server
@@ -70,8 +71,9 @@ async def until(left: Callable[[], Awaitable[int]], wanted: int) -> None:
 @pytest.mark.parametrize("kind", ["limiter", "gate", "llm gate"])
 def test_what_a_cancelled_caller_holds_is_given_back_when_redis_answers(server: Server, kind: str) -> None:
     async def main(proxy: TcpProxy) -> None:
-        near = Asked(kind, server.url)
-        far = Asked(kind, f"redis://{HOST}:{proxy.port}/0?timeout=20s")
+        prefix = uuid4().hex  # what a run that failed has left is no part of the next one
+        near = Asked(kind, f"{server.url}?prefix={prefix}")
+        far = Asked(kind, f"redis://{HOST}:{proxy.port}/0?timeout=20s&prefix={prefix}")
         assert await far.left() == 10
         proxy.delay(0.3)
         reserving = asyncio.ensure_future(far.reserve())

@@ -74,10 +74,10 @@ def test_calls_that_are_extended_by_themselves_or_by_slices_are_reconciled_when_
     tmp_path: Path,
 ) -> None:
     rules = [{"name": "user", "by": ["user"], "limits": "20 usd/day in UTC; 5 concurrent", "hold": "slices"}]
-    policy = {**POLICY, "llm": {**POLICY["llm"], "lease": "100ms", "slice": 10}, "rules": rules}
+    policy = {**POLICY, "llm": {**POLICY["llm"], "lease": "500ms", "slice": 10}, "rules": rules}
     books = open_books(tmp_path / "b.jsonl")
     gate = LlmGate(policy, store="memory://", books=books)
-    idle, flowing = (gate.reserve("m", user=user, input_tokens=10, max_tokens=4000) for user in ("u0", "u1"))
+    idle = gate.reserve("m", user="u0", input_tokens=10, max_tokens=4000)
 
     def extensions(user: str) -> list[Any]:
         assert books.flush()
@@ -88,6 +88,7 @@ def test_calls_that_are_extended_by_themselves_or_by_slices_are_reconciled_when_
     with suppress(KeyError), idle:
         until(lambda: len(extensions("u0")) >= 2)
         raise KeyError("the work fails after its lease was extended twice")
+    flowing = gate.reserve("m", user="u1", input_tokens=10, max_tokens=4000)
     reading = flowing.reading()
     assert flowing.hold_more(reading) and flowing.hold_more(reading)
     assert [entry.held_output for entry in extensions("u1")] == [20, 30]
