@@ -10,7 +10,7 @@ EXTRA := dev
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install serve serve-llm wheels test test-native-ready test-native test-packages test-python-ready test-pythons-ready test-python test-units test-integration test-pythons check check-python check-native format fuzz mutants profile bench docs clean
+.PHONY: help install serve serve-llm wheels test test-native-ready test-native test-python-ready test-pythons-ready test-python test-pythons check check-python check-native format fuzz mutants profile bench docs clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,20 +35,18 @@ dist/.wheel-%: pyproject.toml README.md $(NATIVE) $(shell find src -name '*.egg-
 	@scripts/system-packages
 	@scripts/build-wheels $*
 
-# What mostly waits runs beside what computes: the native core's own tests beside unit tests, integration tests beside
-# the other Pythons, which take what time of a core they leave.
+# What the native core's own tests do is mostly to wait.
 test: install ## Run all tests, on every Python that is at hand.
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-native test-units test-pythons-ready
-	@$(MAKE) --no-print-directory --jobs 2 test-integration test-pythons
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-native test-pythons
+	@$(MAKE) --no-print-directory test-python
 
-test-packages: install
+test-python-ready: install
 	@scripts/system-packages test
-
-test-python-ready: test-packages
 	@scripts/older-fastapi $(BIN)/python
 	@scripts/envoy $(BIN)/python
 
-test-pythons-ready: test-packages
+test-pythons-ready: install
+	@scripts/system-packages test
 	@scripts/other-pythons $(OTHER_PYTHONS)
 
 # They run once, for seconds: to optimize their programs at all takes minutes more than it saves. Cargo is no part of
@@ -65,19 +63,10 @@ test-native: install
 	@if command -v cargo >/dev/null; then $(TEST_NATIVE); \
 	else echo "no Rust toolchain: the native core's own tests are left out"; fi
 
-# Tests that build something are no part of this make, either.
-TEST_PYTHON = env -u MAKEFLAGS -u MFLAGS $(BIN)/pytest --quiet
-
-test-python: install
-	@$(MAKE) --no-print-directory test-units
-	@$(MAKE) --no-print-directory test-integration
-
-test-units: test-python-ready
-	@$(TEST_PYTHON) -n 2 tests/unit tests/laws
-
-test-integration: test-python-ready
+test-python: test-python-ready
+	@$(BIN)/pytest --quiet -n 2 tests/unit tests/laws
 	@# They keep deadlines of milliseconds on whatever machine this is: what fails is asked again, twice, and named.
-	@$(TEST_PYTHON) -n 3 --dist loadfile --no-loadscope-reorder --reruns 2 -rR tests/integration
+	@$(BIN)/pytest --quiet -n 3 --dist loadfile --no-loadscope-reorder --reruns 2 -rR tests/integration
 
 test-pythons: test-pythons-ready
 	@scripts/test-with $(OTHER_PYTHONS)
