@@ -49,7 +49,13 @@ fn start() -> (Running, Long) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let (behind, long) = (Behind::start(), Long::default());
-    let options = Options { python_socket: behind.socket.clone(), threads: 1, bounds: Bounds::default(), tls: None };
+    let options = Options {
+        python_socket: behind.socket.clone(),
+        threads: 1,
+        cpus: vec![],
+        bounds: Bounds::default(),
+        tls: None,
+    };
     let door = Door::open(vec![listener], options, Box::new(long.clone())).expect("a door");
     (Running { door, address, behind }, long)
 }

@@ -11,7 +11,6 @@ from headgate.algorithms.table import ALGORITHMS
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError, StoreError
-from headgate.limits import SlidingLog
 from headgate.policy.compiled import ALL_RULES, ANY_TIER, Conditions, Policy, Rule
 from headgate.stores.protocol import Store
 
@@ -85,7 +84,7 @@ def zone_obstacle(policy: Policy) -> str:
 def _too_many(limits: tuple[NamedLimit, ...]) -> str:
     first, *others = dict.fromkeys(limit.rule for limit in limits)
     rules = f"rule {first}" if not others else f"rule {first} and {len(others)} more"
-    logs = sum(isinstance(limit.limit, SlidingLog) for limit in limits)
+    logs = sum(map(_is_log, limits))
     return (
         f"{rules} apply to the same request with {len(limits)} limits, {logs} of them sliding logs: a shared zone "
         f"charges at most {_ZONE_CHARGES} limits at once, where a log counts as {_LOG_COUNTS_AS}. Use fewer limits for "
@@ -97,7 +96,7 @@ def _beyond_a_zone(policy: Policy) -> Iterator[tuple[NamedLimit, ...]]:
     """Limits that certainly apply together, and are more than a shared zone charges at once."""
     if sum(len(limits) for rule in policy.rules for limits in rule.limits.values()) * _LOG_COUNTS_AS > _ZONE_CHARGES:
         for limits in _limits_together(policy):
-            if sum(_LOG_COUNTS_AS if isinstance(one.limit, SlidingLog) else 1 for one in limits) > _ZONE_CHARGES:
+            if sum(_LOG_COUNTS_AS if _is_log(limit) else 1 for limit in limits) > _ZONE_CHARGES:
                 yield limits
 
 
@@ -114,6 +113,10 @@ def _limits_together(policy: Policy) -> Iterator[tuple[NamedLimit, ...]]:
             together = own if conditions == Conditions() else [*anything, *own]
             for tier in dict.fromkeys((ANY_TIER, *(tier for rule in together for tier in rule.limits))):
                 yield tuple(limit for rule in together for limit in rule.limits[rule.tier(tier)])
+
+
+def _is_log(limit: NamedLimit) -> bool:
+    return ALGORITHMS[limit.limit.algorithm].is_log
 
 
 def _has_queue(rule: Rule) -> bool:
