@@ -4,16 +4,12 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use bytes::Bytes;
-use headgate_server::bounds::Bounds;
 use headgate_server::decide::{Answer, Check, Decide, InPieces, Pieces, Question, Reply};
-use headgate_server::door::{Door, Options};
 use http::StatusCode;
-use support::behind::Behind;
 use support::{Running, check, wait_until};
 
 /// Decides a body in as many pieces as it takes until a gateway has asked, and then leaves "pass" to Python.
@@ -46,18 +42,8 @@ impl Decide for Long {
 }
 
 fn start() -> (Running, Long) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let (behind, long) = (Behind::start(), Long::default());
-    let options = Options {
-        python_socket: behind.socket.clone(),
-        threads: 1,
-        cpus: vec![],
-        bounds: Bounds::default(),
-        tls: None,
-    };
-    let door = Door::open(vec![listener], options, Box::new(long.clone())).expect("a door");
-    (Running { door, address, behind }, long)
+    let long = Long::default();
+    (support::start_alone(long.clone()), long)
 }
 
 fn described(body: &str) -> String {

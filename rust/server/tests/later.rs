@@ -4,16 +4,12 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headgate_server::bounds::Bounds;
 use headgate_server::decide::{Answer, Check, Decide, Later, Reply};
-use headgate_server::door::{Door, Options};
 use http::StatusCode;
-use support::behind::Behind;
 use support::{Running, WAIT, check, wait_until};
 use tokio::sync::oneshot;
 
@@ -32,19 +28,8 @@ impl Decide for Asking {
 }
 
 fn start() -> (Running, Receiver<oneshot::Sender<u16>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let behind = Behind::start();
-    let options = Options {
-        python_socket: behind.socket.clone(),
-        threads: 1,
-        cpus: vec![],
-        bounds: Bounds::default(),
-        tls: None,
-    };
     let (sender, asked) = channel();
-    let door = Door::open(vec![listener], options, Box::new(Asking(sender))).expect("a door");
-    (Running { door, address, behind }, asked)
+    (support::start_alone(Asking(sender)), asked)
 }
 
 fn next(asked: &Receiver<oneshot::Sender<u16>>) -> oneshot::Sender<u16> {

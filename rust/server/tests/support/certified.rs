@@ -41,7 +41,7 @@ pub fn tls_of((certificate, key): Pair, client_ca: Option<&[u8]>) -> Tls {
 /// A door with TLS; each client may ask as often as it likes.
 pub fn start_tls(tls: Tls, bounds: Bounds) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    open(listener, Counting::new(1_000_000, "first"), bounds, Some(tls))
+    open(listener, Counting::new(1_000_000, "first"), 2, bounds, Some(tls))
 }
 
 /// A check of this client is answered.

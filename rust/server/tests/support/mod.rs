@@ -99,13 +99,24 @@ pub fn start(quota: i64, bounds: Bounds) -> Running {
 }
 
 pub fn start_with(decider: Counting, bounds: Bounds) -> Running {
-    open(TcpListener::bind("127.0.0.1:0").expect("a port"), decider, bounds, None)
+    open(TcpListener::bind("127.0.0.1:0").expect("a port"), decider, 2, bounds, None)
 }
 
-fn open(listener: TcpListener, decider: Counting, bounds: Bounds, tls: Option<Tls>) -> Running {
+/// A door of one thread.
+pub fn start_alone(decider: impl Decide + 'static) -> Running {
+    open(TcpListener::bind("127.0.0.1:0").expect("a port"), decider, 1, Bounds::default(), None)
+}
+
+fn open(
+    listener: TcpListener,
+    decider: impl Decide + 'static,
+    threads: usize,
+    bounds: Bounds,
+    tls: Option<Tls>,
+) -> Running {
     let address = listener.local_addr().expect("an address");
     let behind = Behind::start();
-    let options = Options { python_socket: behind.socket.clone(), threads: 2, cpus: vec![], bounds, tls };
+    let options = Options { python_socket: behind.socket.clone(), threads, cpus: vec![], bounds, tls };
     let door = Door::open(vec![listener], options, Box::new(decider)).expect("a door");
     Running { door, address, behind }
 }
