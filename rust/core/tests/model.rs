@@ -78,7 +78,7 @@ fn a_shard_finds_exactly_what_it_holds() {
                 let gone = shard.forget(tag, &registry, 0);
                 assert_eq!(gone, model.remove(&tag).is_some(), "seed {seed} step {step}");
             } else {
-                while shard.find(tag) == Place::Absent && !shard.can_take(tag, 1) {
+                while shard.find(tag) == Place::Absent && !shard.can_take(tag, 1, 1) {
                     let homes = (shard.homes() * 4 / 3).max(8);
                     let slots = Slots::map(1, range_for(homes)).expect("memory").remove(0);
                     shard.move_to(slots);

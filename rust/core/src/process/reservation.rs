@@ -41,8 +41,11 @@ impl Reservation<'_> {
         let shard = &mut *guards[guard];
         let ours = |tag| locations.iter().any(|location| location.tag == tag);
         if place == Place::Absent {
-            if !shard.can_take(tag, locations.len()) {
-                self.widen(shard_number, shard, tag, locations.len(), ours)?;
+            // All that may still be put here, for a gap that this one finds is looked for by the others too.
+            let new = || locations.iter().filter(|other| other.guard == guard && other.place == Place::Absent);
+            let (more, behind) = (new().count(), new().filter(|other| other.tag >= tag).count());
+            if !shard.can_take(tag, more, behind) {
+                self.widen(shard_number, shard, |shard| shard.can_take(tag, more, behind), ours)?;
             }
             if !self.capacity.reserve_key(shard) {
                 self.free_one(shard_number, shard, ours)?;
@@ -104,21 +107,20 @@ impl Reservation<'_> {
         shard.backing.holds.soonest_us().map(|end_us| end_us - self.now_us)
     }
 
-    /// Make a shard wide enough for `more` slots: without what has expired, or in a wider range.
+    /// Make a shard wide enough: without what has expired, or in a wider range.
     ///
     /// A state for which `ours` holds stays: it may just have been made, and be charged next.
     fn widen(
         &self,
         shard_number: usize,
         shard: &mut ProcessShard,
-        tag: u64,
-        more: usize,
+        is_wide: impl Fn(&ProcessShard) -> bool,
         ours: impl Fn(u64) -> bool,
     ) -> Result<(), Full> {
         let drop_expired =
             |shard: &mut ProcessShard| shard.drop_expired(&self.registry.lock_limits(), self.now_us, ours);
         self.capacity.count_expired(self.capacity.losing(shard, drop_expired));
-        while shard.is_crowded() || !shard.can_take(tag, more) {
+        while shard.is_crowded() || !is_wide(shard) {
             let wider = self.capacity.ranges().wider(shard_number, self.shards.count(), shard.homes());
             shard.move_to(wider.map_err(|_| Full { soonest_us: 1 })?);
         }

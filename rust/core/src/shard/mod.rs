@@ -105,11 +105,12 @@ impl<B: Backing> Shard<B> {
         Place::Absent
     }
 
-    /// Whether `more` further slots keep scans short and find gaps in reach of this tag.
-    pub fn can_take(&self, tag: u64, more: usize) -> bool {
+    /// Whether there is room for `more` further slots: scans stay short, and the `behind` of them that belong where
+    /// this tag does, or behind it, find gaps there.
+    pub fn can_take(&self, tag: u64, more: usize, behind: usize) -> bool {
         // A run at the very end may have used up the tail, however many gaps there are elsewhere.
-        let in_reach = self.backing.slots()[self.home(tag)..].iter().filter(|slot| slot.tag == 0).take(more).count();
-        (self.len() + more) * 5 <= self.homes() * 4 && in_reach == more
+        let gaps = self.backing.slots()[self.home(tag)..].iter().filter(|slot| slot.tag == 0).take(behind).count();
+        (self.len() + more) * 5 <= self.homes() * 4 && gaps == behind
     }
 
     /// Forget everything.

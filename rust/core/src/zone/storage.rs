@@ -114,14 +114,14 @@ impl ZoneStorage {
     fn free_one(&self, shard: &mut Guard<'_>, tag: u64, now_us: i64, ours: impl Fn(u64) -> bool) -> Result<(), Full> {
         let swept = shard.sweep(SWEEP, usize::MAX, self.limits(), now_us, ours);
         self.count(Figure::Expired, swept.expired);
-        if !shard.can_take(tag, 1)
+        if !shard.can_take(tag, 1, 1)
             && self.on_full == OnFull::Forget
             && let Some(victim) = swept.victim
         {
             shard.forget(victim.tag, self.limits(), now_us);
             self.count(Figure::Evicted, 1);
         }
-        if shard.can_take(tag, 1) { Ok(()) } else { Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) }) }
+        if shard.can_take(tag, 1, 1) { Ok(()) } else { Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) }) }
     }
 }
 
@@ -206,7 +206,7 @@ impl Storage for ZoneStorage {
         let limit = &check.limit.limit;
         if shard.find(location.tag) == Place::Absent {
             self.count(Figure::Expired, shard.sweep(TIDY, TIDY, self.limits(), now_us, ours).expired);
-            if !shard.can_take(location.tag, 1) {
+            if !shard.can_take(location.tag, 1, 1) {
                 self.free_one(shard, location.tag, now_us, ours)?;
             }
             shard.put_nothing(location.tag, check.limit);
