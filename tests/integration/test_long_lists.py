@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from redis_servers import Server
 from running import RunningService, running_service
 
 pytestmark = pytest.mark.integration
 
-LISTS, QUOTA = 200, 10_000_000
+LISTS, QUOTA = {"memory": 200, "redis": 40}, 10_000_000
 CHECKS = 50
 """A client that checks again and again is answered more often than that meanwhile."""
 
@@ -22,8 +23,13 @@ LONG = {"requests": [{"path": "/long", "client_ip": "203.0.113.1"}] * 1000}
 """Longer than what is decided in one go."""
 
 
+@pytest.fixture(scope="module", params=LISTS)
+def store(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+def service(store: str, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     policy = tmp_path_factory.mktemp("lists") / "policy.yaml"
     policy.write_text(
         "version: 1\nrules:\n"
@@ -31,7 +37,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
         + "  - {name: few, match: {path: /few}, by: [ip], limits: 700/hour fixed}\n"
         + "  - {name: held, match: {path: /held}, by: [ip], limits: 5 concurrent}\n"
     )
-    with running_service(policy) as service:
+    options = ("--store", server.url) if store == "redis" else ()
+    with running_service(policy, *options) as service:
         yield service
 
 
@@ -40,16 +47,17 @@ def decisions(answer: httpx.Response) -> list[bool]:
     return [one["allowed"] for one in answer.json()["decisions"]]
 
 
-def test_checks_are_answered_while_many_long_lists_are_decided(service: RunningService) -> None:
+def test_checks_are_answered_while_many_long_lists_are_decided(store: str, service: RunningService) -> None:
+    lists = LISTS[store]
     body, at = json.dumps(LONG), urlsplit(service.url)
     look = {"request": LONG["requests"][0], "cost": 0}
     with ExitStack() as stack:
-        clients = [HTTPConnection(at.netloc, timeout=60) for _ in range(LISTS)]
+        clients = [HTTPConnection(at.netloc, timeout=60) for _ in range(lists)]
         for client in clients:
             stack.callback(client.close)
             client.request("POST", "/v1/check", body)
         charged: list[int] = []
-        while not charged or charged[-1] < LISTS * 1000:
+        while not charged or charged[-1] < lists * 1000:
             charged.append(QUOTA - service.client.post("/v1/check", json=look).json()["remaining"])
         assert len(charged) > CHECKS
         for client in clients:

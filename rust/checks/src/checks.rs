@@ -20,7 +20,7 @@ use crate::replies;
 use crate::table::{LeftToPython, Table};
 
 /// So many requests at most are decided in one go.
-const FEW: usize = 32;
+pub(crate) const FEW: usize = 32;
 
 /// A list that is longer, in bytes, is not even read in one go with others like it.
 const SHORT: usize = 4096;

@@ -12,11 +12,12 @@ use headgate_policy::compiled::Policy;
 use headgate_policy::costs::Cost;
 use headgate_policy::resolver::Resolver;
 use headgate_policy::subject::Subject;
-use headgate_server::decide::{self, Check, Decide, InPieces, Later, Pieces, Question, Reply};
+use headgate_server::decide::{self, Check, Decide, InPieces, Later, Pieces, Question, Reply, at_once};
 use smallvec::{SmallVec, smallvec};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::bound::{AskedLimit, Binder, BoundLimits, OwnLimits, Store, ToldLimits};
-use crate::checks::{Unit, is_long_list};
+use crate::checks::{FEW, Unit, is_long_list};
 use crate::described::{Body, Described, Reader};
 use crate::figures::{Counters, Tally};
 use crate::forwarded::Forwarded;
@@ -88,15 +89,18 @@ impl<O: Owner + 'static> LateChecks<O> {
 
     fn described(&self, body: &Bytes) -> Result<decide::Answer, LeftToPython> {
         let began = Instant::now();
-        if !is_long_list(body)
-            && let Body::One(one) = self.0.reader().read(body)?
-        {
-            return self.0.described(&one, began);
+        if !is_long_list(body) {
+            match self.0.reader().read(body)? {
+                Body::One(one) => return self.0.described(&one, began),
+                Body::Several(several) if several.len() <= FEW => return at_once(self.0.several(several, None, began)),
+                Body::Several(_) => {}
+            }
         }
         let (policy, body) = (Arc::clone(&self.0), body.clone());
         Ok(decide::Answer::InPieces(InPieces::new(async move {
+            let turn = policy.queue.turn().await;
             let answer = match policy.reader().read(&body) {
-                Ok(Body::Several(several)) => policy.several(several, began).await,
+                Ok(Body::Several(several)) => policy.several(several, turn, began).await,
                 _ => Err(LeftToPython),
             };
             answer.unwrap_or(decide::Answer::Pass)
@@ -141,14 +145,19 @@ impl<O: Owner> InForce<O> {
         self.answer(prepared, began, write, |failure| failure)
     }
 
-    /// The answers to a list, which is prepared whole before the store is asked.
-    async fn several(&self, several: Vec<Described<'_>>, began: Instant) -> Result<decide::Answer, LeftToPython> {
+    /// The answers to a list, which is prepared whole before the store is asked; a long one has a turn.
+    async fn several(
+        &self,
+        several: Vec<Described<'_>>,
+        turn: Option<OwnedSemaphorePermit>,
+        began: Instant,
+    ) -> Result<decide::Answer, LeftToPython> {
         let (mut pieces, mut all) = (Pieces::begin(), Vec::with_capacity(several.len()));
         for one in several {
             all.push(self.prepare(&one, one.cost(), one.ruleset(&self.resolver)?, Asking::Among)?);
             pieces.next().await;
         }
-        self.answer_several(all, began)
+        self.answer_several(all, turn, began)
     }
 
     /// The answer to one check, as it is written from a decision or a failure.
@@ -183,6 +192,7 @@ impl<O: Owner> InForce<O> {
     fn answer_several(
         &self,
         prepared: Vec<Prepared<O::Choice>>,
+        turn: Option<OwnedSemaphorePermit>,
         began: Instant,
     ) -> Result<decide::Answer, LeftToPython> {
         let (mut all, mut asked) = (Vec::with_capacity(prepared.len()), SmallVec::new());
@@ -205,7 +215,11 @@ impl<O: Owner> InForce<O> {
             });
         }
         // What is left to Python is counted there: nothing is counted before the store is asked.
-        let outcomes = if asked.is_empty() { None } else { Some(self.queue.ask(asked).ok_or(LeftToPython)?) };
+        let outcomes = match (asked.is_empty(), turn) {
+            (true, _) => None,
+            (false, None) => Some(self.queue.ask(asked).ok_or(LeftToPython)?),
+            (false, Some(turn)) => Some(self.queue.ask_list(asked, turn)),
+        };
         for place in free {
             all[place] = Begun::Known(self.told_free(began, replies::decision_json));
         }

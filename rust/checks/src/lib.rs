@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+mod asked;
+mod batch;
 mod body_fields;
 pub mod bound;
 pub mod checks;

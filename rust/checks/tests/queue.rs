@@ -1,6 +1,6 @@
 //! Checks that wait for a store: taken together, told each its own, bounded.
 
-#![allow(clippy::expect_used)] // a test says so when it fails
+#![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
 mod asking;
 
@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use asking::{fields, late};
 use headgate_checks::figures::Tally;
-use headgate_checks::queue::{MOST_UNANSWERED, Outcome, Queue};
+use headgate_checks::queue::{MOST_LISTS, MOST_UNANSWERED, Outcome, Queue};
 use headgate_core::algorithms::transition::Reading;
 use headgate_core::table::answer::Answer;
 use headgate_server::decide::{self, Reply};
@@ -24,11 +24,22 @@ fn reply(answer: decide::Answer) -> Option<Reply> {
     match answer {
         decide::Answer::Reply(reply) => Some(reply),
         decide::Answer::Pass | decide::Answer::InPieces(_) => None,
-        decide::Answer::Later(later) => match later.reply().as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(reply) => Some(reply),
-            Poll::Pending => None,
-        },
+        decide::Answer::Later(later) => {
+            let mut waiting = later.reply(); // a long one is written in pieces
+            (0..10_000).find_map(|_| match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(reply) => Some(reply),
+                Poll::Pending => None,
+            })
+        }
     }
+}
+
+/// What is waited for still is.
+fn still_waits(answer: decide::Answer) -> decide::Answer {
+    let decide::Answer::Later(later) = answer else { panic!("an answer that comes later") };
+    let mut waiting = later.reply();
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    decide::Answer::Later(decide::Later::new(waiting))
 }
 
 fn woken() -> (Arc<Queue<String>>, Arc<AtomicUsize>) {
@@ -121,6 +132,57 @@ fn a_batch_comes_after_the_responses_of_the_last_one_unless_many_wait() {
         assert_eq!(queue.take_more(100).expect("a batch").len(), 64);
         drop((others, more, many));
     });
+}
+
+/// A list of `count` requests, each of which one limit is for.
+fn list(count: usize) -> Vec<u8> {
+    format!(r#"{{"requests": [{}]}}"#, vec![r#"{"path": "/", "client_ip": "10.0.0.1"}"#; count].join(", ")).into_bytes()
+}
+
+#[test]
+fn a_long_list_is_taken_in_pieces_after_all_else_and_told_as_a_whole() {
+    let (queue, _) = woken();
+    let checks = late(&Tally::new(), Arc::clone(&queue));
+    let (mut several, short) = (checks.described(&list(1000)), checks.described(&list(2)));
+    let mut batch = queue.take(1000).expect("a batch");
+    assert_eq!(batch.len(), 2 + 500);
+    (2..502).for_each(|number| batch.settle(number, answer(number % 3 == 0)));
+    let one = checks.forwarded(&fields(&[])); // comes while the batch is under way
+    drop(batch);
+    assert!(reply(short).is_some());
+    several = still_waits(several);
+    let mut batch = queue.take_more(1000).or_else(|| queue.take(1000)).expect("a batch");
+    assert_eq!(batch.len(), 1 + 500);
+    (1..501).for_each(|number| batch.settle(number, answer(number > 400)));
+    drop(batch);
+    assert!(reply(one).is_some() && queue.take(1000).is_none());
+    let text = String::from_utf8(reply(several).expect("a reply").body.to_vec()).expect("text");
+    let told: Vec<_> = text.match_indices(r#"{"allowed": "#).map(|(at, _)| &text[at + 12..at + 16] == "true").collect();
+    let expected = (2..502).map(|number| number % 3 == 0).chain((1..501).map(|number| number > 400));
+    assert_eq!(told, expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_list_that_nobody_waits_for_ends_and_those_beyond_the_bound_wait_unprepared() {
+    let (queue, _) = woken();
+    let checks = late(&Tally::new(), Arc::clone(&queue));
+    let mut lists: Vec<_> = (0..MOST_LISTS).map(|_| checks.described(&list(600))).collect();
+    let decide::Answer::InPieces(next) = checks.begin(&list(600)) else { panic!("a long list") };
+    let mut next = next.answer();
+    let mut poll = || next.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    let batch = queue.take(1000).expect("a batch");
+    let short = checks.described(&list(32));
+    assert!(matches!(short, decide::Answer::Later(_)), "a short one waits for no turn");
+    drop(lists.remove(0));
+    drop(batch);
+    assert!(poll().is_pending(), "what the first had waits to be taken");
+    let batch = queue.take(1000).expect("a batch");
+    assert_eq!(batch.len(), 32 + 500);
+    assert!((0..10_000).any(|_| poll().is_ready()), "the first has gone");
+    drop(batch);
+    assert_eq!(queue.take(1000).expect("a batch").len(), 100, "the rest of the second");
+    drop((lists, short));
 }
 
 #[test]

@@ -130,7 +130,12 @@ impl Late {
 
     /// Ask with a body.
     pub fn described(&self, body: &[u8]) -> decide::Answer {
-        ask(&self.0, Question::Described { body: &body.to_vec().into() }, &HeaderMap::new()).at_once()
+        self.begin(body).at_once()
+    }
+
+    /// Ask with a body, of which a long list is decided in pieces.
+    pub fn begin(&self, body: &[u8]) -> decide::Answer {
+        ask(&self.0, Question::Described { body: &body.to_vec().into() }, &HeaderMap::new())
     }
 }
 
