@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::asked::{Asked, Asking, Settled};
 use crate::home::{Home, Told};
 use crate::outcome::Outcome;
-use crate::queue::Inner;
+use crate::waiting_checks::WaitingChecks;
 
 /// Checks that were taken together, by number; dropped, what was decided is told.
 pub struct Batch<C: Send + Sync + 'static> {
@@ -14,7 +14,7 @@ pub struct Batch<C: Send + Sync + 'static> {
     /// For each check of which asking it is, and which of its checks.
     places: Vec<(usize, usize)>,
     outcomes: Vec<Option<Outcome>>,
-    queue: Arc<Inner<C>>,
+    queue: Arc<WaitingChecks<C>>,
 }
 
 /// A request to the door with how many of its checks were taken: the next ones, all of them but for a long list.
@@ -28,7 +28,7 @@ pub struct Taken<C> {
 }
 
 impl<C: Send + Sync + 'static> Batch<C> {
-    pub(crate) fn new(askings: Vec<Taken<C>>, queue: Arc<Inner<C>>) -> Self {
+    pub(crate) fn new(askings: Vec<Taken<C>>, queue: Arc<WaitingChecks<C>>) -> Self {
         let count = askings.iter().map(|taken| taken.count).sum();
         let mut places = Vec::with_capacity(count);
         for (number, taken) in askings.iter().enumerate() {

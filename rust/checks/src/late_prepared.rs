@@ -7,9 +7,9 @@ use headgate_policy::keys::encode_key;
 use headgate_policy::selection::Resolved;
 use smallvec::SmallVec;
 
+use crate::asked::Asked;
 use crate::bound::BoundLimits;
 use crate::judge::Asking;
-use crate::queue::Asked;
 use crate::table::LeftToPython;
 
 /// What is to be answered to a check.

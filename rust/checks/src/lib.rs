@@ -23,3 +23,4 @@ mod outcome;
 pub mod queue;
 mod replies;
 pub mod table;
+mod waiting_checks;

@@ -3,9 +3,8 @@
 //! Nothing waits for a batch to fill. What is taken is bounded, and so is what waits and what was taken together.
 
 use std::collections::VecDeque;
-use std::mem::replace;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -14,8 +13,9 @@ pub use crate::asked::Asked;
 use crate::asked::{Asking, Counted, Place, Turn};
 pub use crate::batch::Batch;
 use crate::batch::Taken;
-use crate::home::{Due, Home, Wake};
+use crate::home::Home;
 pub use crate::outcome::{Outcome, Outcomes};
+use crate::waiting_checks::{Waiting, WaitingChecks};
 
 /// Checks that are asked for and not answered yet, of all threads; what comes beyond them is left to Python.
 pub const MOST_UNANSWERED: usize = 16_384;
@@ -30,26 +30,7 @@ const LIMITS_OF_LISTS: usize = 500;
 const MANY: usize = 64;
 
 /// Checks that wait to be taken.
-pub struct Queue<C>(Arc<Inner<C>>);
-
-pub(crate) struct Inner<C> {
-    waiting: Mutex<Waiting<C>>,
-    unanswered: Arc<AtomicUsize>,
-    turns: Arc<Semaphore>,
-    wake: Box<dyn Fn() + Send + Sync>,
-}
-
-struct Waiting<C> {
-    askings: VecDeque<Asking<C>>,
-    /// How many checks they are.
-    count: usize,
-    /// Long lists, which are taken a piece at a time after all else.
-    lists: VecDeque<Asking<C>>,
-    /// What takes batches has been woken and has not come yet, or a thread will wake it if something waits then.
-    is_due: bool,
-    /// A batch was taken and is not finished.
-    is_under_way: bool,
-}
+pub struct Queue<C>(Arc<WaitingChecks<C>>);
 
 impl<C: Send + Sync + 'static> Queue<C> {
     /// A queue; `wake` is called when something waits, and no batch is under way and none was asked for.
@@ -59,7 +40,7 @@ impl<C: Send + Sync + 'static> Queue<C> {
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let waiting =
             Waiting { askings: VecDeque::new(), count: 0, lists: VecDeque::new(), is_due: false, is_under_way: false };
-        Self(Arc::new(Inner {
+        Self(Arc::new(WaitingChecks {
             waiting: Mutex::new(waiting),
             unanswered: Arc::default(),
             turns: Arc::new(Semaphore::new(MOST_LISTS)),
@@ -158,44 +139,5 @@ impl<C: Send + Sync + 'static> Queue<C> {
         waiting.is_under_way = true;
         drop(waiting);
         Some(Batch::new(askings, Arc::clone(&self.0)))
-    }
-}
-
-impl<C: Send + Sync + 'static> Inner<C> {
-    fn lock(&self) -> MutexGuard<'_, Waiting<C>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A batch is finished: what is left of long lists waits again. What has another one taken, if some are told first.
-    pub fn finish(self: &Arc<Self>, rest: Vec<Asking<C>>, some_are_told: bool) -> Option<Due> {
-        let mut waiting = self.lock();
-        waiting.is_under_way = false;
-        for list in rest {
-            waiting.lists.push_front(list);
-        }
-        if some_are_told { self.due(&mut waiting) } else { None }
-    }
-
-    /// What has a batch taken when it is dropped; None where that is to happen already.
-    fn due(self: &Arc<Self>, waiting: &mut Waiting<C>) -> Option<Due> {
-        (!replace(&mut waiting.is_due, true)).then(|| Due(Arc::clone(self) as Arc<dyn Wake>))
-    }
-}
-
-impl<C> Waiting<C> {
-    fn has_some(&self) -> bool {
-        !self.askings.is_empty() || !self.lists.is_empty()
-    }
-}
-
-impl<C: Send + Sync + 'static> Wake for Inner<C> {
-    fn wake(&self) {
-        let mut waiting = self.lock();
-        waiting.is_due = waiting.has_some() && !waiting.is_under_way;
-        let is_due = waiting.is_due;
-        drop(waiting);
-        if is_due {
-            (self.wake)();
-        }
     }
 }
