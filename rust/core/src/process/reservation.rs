@@ -42,8 +42,11 @@ impl Reservation<'_> {
         let ours = |tag| locations.iter().any(|location| location.tag == tag);
         if place == Place::Absent {
             // All that may still be put here, for a gap that this one finds is looked for by the others too.
-            let new = || locations.iter().filter(|other| other.guard == guard && other.place == Place::Absent);
-            let (more, behind) = (new().count(), new().filter(|other| other.tag >= tag).count());
+            let (mut more, mut behind) = (0, 0);
+            for other in locations.iter().filter(|other| other.guard == guard && other.place == Place::Absent) {
+                more += 1;
+                behind += usize::from(other.tag >= tag);
+            }
             if !shard.can_take(tag, more, behind) {
                 self.widen(shard_number, shard, |shard| shard.can_take(tag, more, behind), ours)?;
             }
