@@ -28,13 +28,25 @@ pub struct Form {
 impl Limits {
     /// The value of RateLimit; empty where there is nothing to say. Of a refusal only the limits that refuse.
     pub fn ratelimit(&self, told: Told<'_>) -> String {
-        write_ratelimit(self.all.iter().map(|limit| &limit.form), told.allowed(), told.readings())
+        let mut items = String::with_capacity(64);
+        self.push_ratelimit(told, &mut items);
+        items
+    }
+
+    /// The same into an empty text.
+    pub fn push_ratelimit(&self, told: Told<'_>, items: &mut String) {
+        push_ratelimit(self.all.iter().map(|limit| &limit.form), told.allowed(), told.readings(), items);
     }
 }
 
 /// The value of RateLimit for limits and their readings.
 pub fn write_ratelimit<'a>(forms: impl Iterator<Item = &'a Form>, allowed: bool, readings: &[Reading]) -> String {
     let mut items = String::with_capacity(64);
+    push_ratelimit(forms, allowed, readings, &mut items);
+    items
+}
+
+fn push_ratelimit<'a>(forms: impl Iterator<Item = &'a Form>, allowed: bool, readings: &[Reading], items: &mut String) {
     for (form, reading) in forms.zip(readings) {
         if form.shadow || (!allowed && reading.allowed()) {
             continue;
@@ -42,9 +54,8 @@ pub fn write_ratelimit<'a>(forms: impl Iterator<Item = &'a Form>, allowed: bool,
         if !items.is_empty() {
             items.push_str(", ");
         }
-        form.write(reading, &mut items);
+        form.write(reading, items);
     }
-    items
 }
 
 impl Form {

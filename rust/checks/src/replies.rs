@@ -1,5 +1,7 @@
 //! Decisions as responses: `headgate.service.checks.forward_auth.response_of` and what `json_checks` answers.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use headgate_answers::Told;
 use headgate_server::decide::Reply;
@@ -28,11 +30,16 @@ const LOST: &str = concat!(
     r#""detail":"unexpected error: see the log"}"#
 );
 
+thread_local! {
+    /// Where RateLimit is written, so that its value takes one allocation, of its size.
+    static ITEMS: Cell<String> = const { Cell::new(String::new()) };
+}
+
 /// The response to a gateway: a decision as status and header fields, and a problem body on a refusal.
 ///
 /// A `bare` refusal is 403 without a body, with the problem in a field.
 pub fn forwarded(told: &ToldLimits, decision: Told<'_>, bare: bool) -> Reply {
-    let mut fields = Vec::with_capacity(5);
+    let mut fields = Vec::with_capacity(3);
     let allowed = decision.allowed();
     if !allowed && let Some(seconds) = decision.retry_after_s() {
         fields.push((RETRY_AFTER, HeaderValue::from(seconds)));
@@ -40,10 +47,13 @@ pub fn forwarded(told: &ToldLimits, decision: Told<'_>, bare: bool) -> Reply {
     if let Some(policy) = &told.policy {
         fields.push((RATELIMIT_POLICY, policy.clone()));
         // It is made of the names that RateLimit-Policy has.
-        let items = told.limits.ratelimit(decision);
+        let mut items = ITEMS.take();
+        told.limits.push_ratelimit(decision, &mut items);
         if !items.is_empty() {
-            fields.extend(HeaderValue::try_from(items).map(|value| (RATELIMIT, value)));
+            fields.extend(HeaderValue::from_str(&items).map(|value| (RATELIMIT, value)));
         }
+        items.clear();
+        ITEMS.set(items);
     }
     if !decision.degraded.is_empty() {
         fields.extend(HeaderValue::from_str(decision.degraded).map(|value| (DEGRADED, value)));

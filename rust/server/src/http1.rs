@@ -16,26 +16,36 @@ use crate::worker::Worker;
 const BESIDE_A_HEAD: usize = 64 << 10;
 
 /// Serve a connection until it ends.
-pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, intake: Intake) {
+pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, mut intake: Intake) {
     let numbers = AtomicU64::new(0);
-    let service = service_fn(|request| {
+    let answer = |request| {
         let number = numbers.load(Relaxed);
         numbers.store(number + 1, Relaxed); // nobody else counts them
         Exchange { worker, connection, number }.answer(request)
-    });
+    };
     let bounds = worker.bounds();
-    let served = Builder::new()
+    let mut builder = Builder::new();
+    builder
         .header_read_timeout(None) // the intake gives hyper whole heads
-        .max_headers(bounds.fields)
         .max_buf_size(bounds.head_bytes + BESIDE_A_HEAD)
-        .writev(false) // to copy a short body takes less than to send two pieces
-        .serve_connection(intake, service);
-    let mut served = pin!(served);
-    while !connection.has(Wish::Abort) {
-        tokio::select! {
-            biased;
-            _ = served.as_mut() => return,
-            () = connection.woken.notified() => {} // the intake sees to what is wanted, as it is polled
+        .writev(false); // to copy a short body takes less than to send two pieces
+    loop {
+        {
+            let mut served = pin!(builder.serve_connection(&mut intake, service_fn(answer)));
+            loop {
+                if connection.has(Wish::Abort) {
+                    return;
+                }
+                tokio::select! {
+                    biased;
+                    _ = served.as_mut() => break,
+                    () = connection.woken.notified() => {} // the intake sees to what is wanted, as it is polled
+                }
+            }
         }
+        let Some(fields) = intake.takes_more_fields() else {
+            return;
+        };
+        builder.max_headers(fields);
     }
 }

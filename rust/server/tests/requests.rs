@@ -71,6 +71,41 @@ fn pipelined_requests_are_answered_in_order_and_what_is_wrong_after_them() {
 }
 
 #[test]
+fn heads_of_many_fields_are_answered_among_others_in_their_order() {
+    let running = start(100, Bounds::default());
+    let with =
+        |line: &str, fields: usize, rest: &str| format!("{line} HTTP/1.1\r\n{}{rest}", "x: a\r\n".repeat(fields));
+    for before in [0, 1, 3] {
+        let client = another_client();
+        let (few, by) = (check(&client), format!("x-forwarded-for: {client}\r\n\r\n"));
+        let mut connection = running.connect();
+        connection.send(few.repeat(before));
+        connection.send(with("GET /check/default/a", 100, &by)); // one more than there is room for at first
+        let body = format!("content-length: 13\r\n{by}{{\"request\":{{}}");
+        connection.send(with("POST /v1/check", 200, &body)).send(&few).send(with("GET /check/default/a", 255, &by));
+        for left in (0..before + 4).map(|number| 99 - number) {
+            assert_eq!(connection.response().field("x-remaining"), Some(&*left.to_string()));
+        }
+        connection.send(with("GET /check/default/a", 256, &by));
+        assert_eq!(connection.response().status, 431);
+        assert!(connection.has_ended());
+    }
+    let mut connection = running.connect();
+    connection.send(with("POST /check/default/a", 99, "expect: 100-continue\r\ncontent-length: 3\r\n\r\n"));
+    let answered = connection.response();
+    assert_eq!((answered.status, answered.field("connection")), (200, Some("close")));
+    let mut connection = running.connect();
+    connection.send(with("GET /check/default/a", 150, "\r\n"));
+    connection.stream.shutdown(Shutdown::Write).expect("half a connection");
+    assert_eq!(connection.response().status, 200);
+    assert!(connection.has_ended());
+    let mut connection = running.connect();
+    connection.send(with("GET /check/default/a", 150, "connection: close\r\n\r\n")).send(check("b"));
+    assert_eq!(connection.response().field("connection"), Some("close"));
+    assert!(connection.has_ended());
+}
+
+#[test]
 fn a_body_ends_where_it_says_and_the_next_request_begins_there() {
     let running = start(100, Bounds::default());
     let client = another_client();

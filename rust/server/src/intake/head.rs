@@ -21,6 +21,8 @@ const BESIDE_A_TARGET: usize = 22;
 pub struct Head {
     /// The bytes of the head, with the empty line.
     pub bytes: usize,
+    /// How many fields it has.
+    pub fields: usize,
     pub body: Framing,
     /// The client asks for no other, or what comes behind may be of another protocol: it is not read.
     pub is_last: bool,
@@ -73,7 +75,7 @@ pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option
     if !names_a_path(target) {
         return Err(Refusal::not_a_path());
     }
-    Ok(Some(Head { bytes, body, is_last }))
+    Ok(Some(Head { bytes, fields: request.headers.len(), body, is_last }))
 }
 
 /// The bytes up to the empty line; None where it has not come. Every line must end in CR LF.
@@ -244,7 +246,7 @@ mod tests {
         let whole = (1..=sent.len()).find_map(|count| {
             read_head(&sent[..count], &mut seen, &Bounds::default()).expect("a head").map(|head| (count, head))
         });
-        let head = Head { bytes: sent.len() - 5, body: Framing::Length(5), is_last: false };
+        let head = Head { bytes: sent.len() - 5, fields: 1, body: Framing::Length(5), is_last: false };
         assert_eq!(whole, Some((sent.len() - 5, head)));
     }
 

@@ -14,6 +14,7 @@ pub mod methods;
 mod read_by_hyper;
 mod sending;
 mod target;
+mod waits;
 
 use std::io;
 use std::pin::Pin;
@@ -39,6 +40,9 @@ const REFUSED: &[u8] = b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n";
 
 const AT_ONCE: usize = 16 << 10;
 
+/// Fields of a head that hyper has room for unless it is told of more, which costs it two allocations a request.
+const FIELDS: usize = 100;
+
 /// What comes next.
 enum Next {
     Head(Seen),
@@ -46,6 +50,8 @@ enum Next {
         left: u64,
     },
     Chunks(Chunks),
+    /// A head of more fields than hyper takes.
+    WideHead,
     /// Nothing: the last request was read.
     Nothing,
     /// Frames of HTTP/2.
@@ -76,6 +82,10 @@ pub struct Intake {
     unsent: Held,
     /// The client was told that no more comes, and what it still sends is thrown away.
     lingers: bool,
+    /// How many fields of a head hyper takes.
+    fields: usize,
+    /// hyper was told that no more comes, so that another one takes its place that takes more fields.
+    makes_way: bool,
 }
 
 impl Intake {
@@ -97,6 +107,8 @@ impl Intake {
             has_unsent: false,
             unsent,
             lingers: false,
+            fields: FIELDS,
+            makes_way: false,
         }
     }
 
@@ -104,6 +116,16 @@ impl Intake {
     pub fn http2(stream: Transport, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
         let next = Next::Frames(Frames::after(PREFACE));
         Self { next, ..Self::http1(stream, buffer, connection, bounds) }
+    }
+
+    /// Whether hyper has come to its end for a head of more fields than it takes: so many are to be taken from now on.
+    pub fn takes_more_fields(&mut self) -> Option<usize> {
+        let makes_way = std::mem::take(&mut self.makes_way);
+        makes_way.then(|| {
+            self.fields = self.bounds.fields;
+            self.next = Next::Head(Seen::default());
+            self.fields
+        })
     }
 
     /// Refuse the next request, or what has come of it.
@@ -143,6 +165,7 @@ impl Intake {
                     read = read_head(&self.buffer, seen, &self.bounds);
                 }
                 match read {
+                    Ok(Some(head)) if head.fields > self.fields => self.next = Next::WideHead,
                     Ok(Some(head)) => {
                         let is_last = head.is_last;
                         self.hand_over(head.bytes);
@@ -179,6 +202,7 @@ impl Intake {
                     self.expect_head();
                 }
             }
+            Next::WideHead => {}
             Next::Nothing => self.buffer.clear(),
             Next::Frames(frames) => {
                 frames.follow(&self.buffer);
@@ -191,49 +215,6 @@ impl Intake {
     fn expect_head(&mut self) {
         let is_last = self.connection.ends_after(self.number.saturating_sub(1));
         self.next = if is_last { Next::Nothing } else { Next::Head(Seen::default()) };
-    }
-
-    /// Note what the client is waited for, and since when; whatever else comes of the same does not make it later.
-    fn note_wait(&mut self) {
-        let (waits, within) = match &self.next {
-            // Empty lines that trickle make no head later that has begun.
-            Next::Head(_) if self.empty > 0 && self.waits_for == Some((Waits::Head, self.number)) => return,
-            Next::Frames(frames) if frames.in_fields() => (Waits::Head, Some(self.bounds.head)),
-            Next::Head(_) if !self.buffer.is_empty() => (Waits::Head, Some(self.bounds.head)),
-            Next::Head(_) if self.number == 0 => (Waits::Request, Some(self.bounds.head)),
-            Next::Head(_) | Next::Frames(_) => (Waits::Request, Some(self.bounds.idle)),
-            Next::Body { .. } | Next::Chunks(_) => (Waits::Body, None),
-            Next::Nothing => return,
-        };
-        if self.waits_for != Some((waits, self.number)) {
-            self.connection.waiting.expect(waits, within);
-            self.connection.is_done_with(Wish::Expire);
-            self.waits_for = Some((waits, self.number));
-        }
-    }
-
-    /// See to what is wanted of the connection, now that nothing more has come; whether it ends.
-    fn see_to_wish(&mut self) -> io::Result<bool> {
-        if self.connection.waiting.answering() > 0 {
-            return Ok(false); // it is answered first; what has come of a body is the exchange's concern
-        }
-        let gives_way = self.connection.has(Wish::GiveWay);
-        let is_over = gives_way || self.connection.has(Wish::Expire);
-        match self.next {
-            Next::Head(_) if self.buffer.is_empty() => Ok(is_over || self.connection.has(Wish::Close)),
-            Next::Head(_) if is_over => {
-                self.refuse(if gives_way {
-                    Refusal::gave_way()
-                } else {
-                    Refusal::head_too_slow(self.bounds.head.as_secs_f64())
-                });
-                Ok(false)
-            }
-            Next::Body { .. } | Next::Chunks(_) if gives_way => {
-                Err(io::Error::new(io::ErrorKind::ConnectionAborted, "another connection needs the place"))
-            }
-            _ => Ok(false),
-        }
     }
 
     /// Read what there is; 0 at the end.
@@ -260,6 +241,10 @@ impl Read for Intake {
             }
             // hyper drops what it has to send where a client leaves that it is still answering.
             let is_answering = this.connection.waiting.answering() > 0 || this.has_unsent;
+            if matches!(this.next, Next::WideHead) {
+                this.makes_way = !is_answering;
+                return if is_answering { Poll::Pending } else { Poll::Ready(Ok(())) };
+            }
             if this.connection.has_left() {
                 return if is_answering { Poll::Pending } else { Poll::Ready(Ok(())) };
             }

@@ -42,8 +42,8 @@ impl Intake {
             Taken::Nothing => self.connection.waiting.took_nothing(),
             Taken::Lost => {}
         }
-        if had_unsent && !self.has_unsent && self.connection.has_left() {
-            self.connection.woken.notify_one(); // now hyper may learn that the client has left
+        if had_unsent && !self.has_unsent && (self.connection.has_left() || matches!(self.next, Next::WideHead)) {
+            self.connection.woken.notify_one(); // now hyper may learn that no more comes
         }
     }
 }
@@ -105,6 +105,9 @@ impl Write for Intake {
     /// Say that no more comes, and throw away what still does.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.makes_way {
+            return Poll::Ready(Ok(()));
+        }
         match &mut this.stream {
             Transport::Plain(stream) => ready!(Pin::new(stream).poll_shutdown(cx))?,
             Transport::Tls(stream) => {
