@@ -80,6 +80,9 @@ class LimitedCalls:
                     raise ConfigError(f"the function {_name_of(function)!r} gives a coroutine: use AsyncLlmGate")
                 if hasattr(answer, "__next__"):
                     return HeldStream(call, answer)
+                if _is_manager(answer):
+                    call.cancel()
+                    raise _begins_later(function, answer)
                 call.settle(answer)
             except BaseException as error:
                 call.__exit__(type(error), error, error.__traceback__)
@@ -100,6 +103,9 @@ class LimitedCalls:
                 answer = await function(*args, **kwargs)
                 if hasattr(answer, "__anext__"):
                     return AsyncHeldStream(call, answer)
+                if _is_manager(answer):
+                    await call.cancel()
+                    raise _begins_later(function, answer)
                 await call.settle(answer)
             except BaseException as error:
                 await call.__aexit__(type(error), error, error.__traceback__)
@@ -121,6 +127,19 @@ class LimitedCalls:
                     await chunks.aclose()
 
         return limited
+
+
+def _is_manager(answer: object) -> bool:
+    """Whether it is asked in a `with` block, and calls the model only then, as what `client.messages.stream` gives."""
+    is_entered = hasattr(answer, "__enter__") or hasattr(answer, "__aenter__")
+    return is_entered and type(answer).__name__.endswith("Manager")
+
+
+def _begins_later(function: Callable[..., Any], answer: object) -> ConfigError:
+    return ConfigError(
+        f"the function {_name_of(function)!r} gives a {type(answer).__name__}, which calls the model later: use "
+        "gate.wrap(client), or decorate a function that enters it and gives the answer"
+    )
 
 
 def _name_of(function: Callable[..., Any]) -> Any:
