@@ -189,6 +189,21 @@ def test_a_coroutine_that_a_gate_for_threads_cannot_hold_is_told_and_costs_nothi
     assert used(gate) == NOTHING
 
 
+def test_fields_of_an_extra_body_are_held_as_they_are_sent(gate: LlmGate) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    @gate.limited(user="ann")
+    def ask(model: str, max_tokens: int, extra_body: Any = None) -> Any:
+        seen.append(used(gate))
+        return ANSWER
+
+    ask("cheap", HELD, extra_body={"model": "m", "max_tokens": 5 * HELD})
+    ask("m", HELD, extra_body=None)
+    assert [tokens for _, tokens, _ in seen] == [5 * HELD, TRUTH[1] + HELD]
+    with pytest.raises(RateLimited):
+        ask("m", HELD, extra_body={"max_tokens": 90_000})
+
+
 @pytest.mark.parametrize(
     "method",
     [

@@ -23,6 +23,9 @@ BodyOf = Callable[..., Mapping[str, Any]]
 _LEFT_OUT = ("Omit", "NotGiven")
 """What the packages of OpenAI and Anthropic call the values of arguments that are not sent."""
 
+_MORE = "extra_body"
+"""The argument in which these packages take further fields of the body, which stand before those of its own."""
+
 
 class LimitedCalls:
     """How the calls of one function are held."""
@@ -63,6 +66,10 @@ class LimitedCalls:
                 if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                     body |= body.pop(name, {})
             body = {name: value for name, value in body.items() if type(value).__name__ not in _LEFT_OUT}
+            more = body.get(_MORE)
+            if isinstance(more, Mapping):
+                del body[_MORE]
+                body |= more
         told = {"model": self._model, **self._who}
         who = {name: each(*args, **kwargs) if callable(each) else each for name, each in told.items()}
         return {"body": body, **who}
