@@ -444,6 +444,28 @@ def test_equal_limits_that_fastapi_asks_again_charge_once(limits: Limits, again:
     assert [answer.json() for answer in answers[:2]] == [[1, 1], [0, 0]]
 
 
+@pytest.mark.parametrize("watched", [False, True])
+def test_an_endpoint_that_asks_itself_is_charged_each_time(limits: Limits, watched: bool) -> None:
+    app = FastAPI(dependencies=[Depends(limits("9/minute", scope="all"))])
+    if watched:
+        app.add_middleware(RateLimitHeaders)
+
+    @app.get("/{left}", dependencies=[Depends(limits("3/minute"))])
+    async def down(left: int, request: Request) -> Any:
+        if not left:
+            return 0
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        path = f"/{left - 1}"
+        await app({**request.scope, "path": path, "raw_path": path.encode()}, request.receive, send)
+        return sent[0]["status"]
+
+    assert [ask(app, "/2").json(), ask(app, "/2").status_code] == [200, 429]
+
+
 def test_an_exempt_endpoint_is_left_out(limits: Limits) -> None:
     app = FastAPI(dependencies=[Depends(limits("1/minute", scope="all"))])
 

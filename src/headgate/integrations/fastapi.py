@@ -131,8 +131,10 @@ class RateLimit:
         if place is None:
             return None
         exchange = exchange_at(scope, place.endpoint)
-        if (before := exchange.passed(self)) is not None:  # FastAPI may ask again, as with use_cache=False
-            return before.decision
+        if (before := exchange.passed(self)) is not None:
+            if exchange.watched or exchange.is_told(response.raw_headers):  # FastAPI asks again: use_cache=False
+                return before.decision
+            exchange = exchange_at(scope, place.endpoint, self)  # the application asks itself
         if place.enforcer.settles and not exchange.watched:
             raise ConfigError(
                 "counts, and what is in flight, need a middleware that sees the responses: "
