@@ -233,6 +233,8 @@ def test_a_manager_of_a_coroutine_function_is_told_and_costs_nothing() -> None:
 
         with pytest.raises(ConfigError, match="gives a AsyncMessageStreamManager"):
             await ask(model="m", messages=ASKED, max_tokens=HELD)
+        with pytest.raises(ConfigError, match=r"'stream' begins with def: use LlmGate, or gate.wrap\(client\)"):
+            gate.limited(user="ann")(anthropic.AsyncAnthropic(api_key="none").messages.stream)
         assert await used_async(gate) == NOTHING
 
     asyncio.run(main())

@@ -47,7 +47,8 @@ class LimitedCalls:
             is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
         if is_async != self._is_async:
             name = _name_of(function)
-            other = "begins with def: use LlmGate" if self._is_async else "begins with async def: use AsyncLlmGate"
+            sync = "begins with def: use LlmGate, or gate.wrap(client) for a method of an asynchronous client"
+            other = sync if self._is_async else "begins with async def: use AsyncLlmGate"
             raise ConfigError(f"the function {name!r} {other}")
         signature = inspect.signature(function)
         around = self._async_generator if is_stream else self._coroutine if self._is_async else self._plain
