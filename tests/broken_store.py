@@ -15,6 +15,7 @@ class BrokenStore(MemoryStore):
 
     closed = 0
     failure = "as a whole"
+    in_process = False
 
     def bind(self, limits: Any, *, clock: Any = None) -> Any:
         return _Broken()

@@ -307,6 +307,22 @@ def test_a_caller_whose_turn_comes_too_late_is_refused_at_once_by_what_others_wa
         assert in_line(first) == 1
 
 
+def test_callers_that_join_a_line_at_once_are_in_its_plan_once_each(server: Server) -> None:
+    own = prefix()
+
+    async def main() -> None:
+        limiters = [
+            AsyncLimiter("100/second burst 1", store=store_at(server.url, own, only_messages=False), name="jobs")
+            for _ in range(2)
+        ]
+        came = await asyncio.gather(*[limiters[n % 5 == 0].acquire("key", timeout=20) for n in range(200)])
+        for limiter in limiters:
+            await limiter.store.aclose()
+        assert [decision.allowed for decision in came] == [True] * 200
+
+    asyncio.run(main())
+
+
 def test_a_caller_that_gave_up_behind_others_is_in_nobodys_plan(server: Server) -> None:
     own = prefix()
     limiter = Limiter("30/minute bucket", store=store_at(server.url, own), name="jobs")

@@ -6,15 +6,19 @@ import asyncio
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import redis.asyncio
 from redis_askers import wait_for
 from redis_servers import Server, single
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from headgate import AsyncLimiter
+from headgate.http.asgi import RateLimitMiddleware
 from headgate.stores.guard.breaker import FAILURES, OPEN
 from headgate.stores.redis.store import RedisStore
 from until import until_async
@@ -61,6 +65,29 @@ def test_loops_that_end_without_closing_their_store_leave_no_connection(server: 
         gc.enable()
         gc.collect()
     assert left <= 1, "that of the last loop"
+
+
+def test_each_lifespan_of_a_middleware_closes_what_it_opened(server: Server) -> None:
+    opened: list[int] = []
+
+    def lifespan(app: Any) -> Any:
+        @asynccontextmanager
+        async def lasting(_: Any) -> AsyncIterator[None]:
+            yield
+            opened.append(_connections(server))
+
+        return lasting(app)
+
+    store = f"redis://127.0.0.1:{server.port}/0"
+    app = RateLimitMiddleware(Starlette(lifespan=lifespan), limits="2/minute", store=store)
+    before = _connections(server)
+    answers = []
+    for _ in range(3):
+        with TestClient(app) as client:
+            answers.append(client.get("/").status_code)
+        wait_for(lambda: _connections(server) == before, 10)
+    assert answers == [404, 404, 429]
+    assert [now > before for now in opened] == [True] * 3, "closed only when the application is done"
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

@@ -407,6 +407,27 @@ def test_a_ticket_whose_caller_could_not_leave_is_taken_out(path: Path) -> None:
     assert came[0] and in_line(first) == 0
 
 
+def test_a_greenlet_that_waits_holds_up_no_other_of_its_process(path: Path) -> None:
+    code = """
+import gevent.monkey
+gevent.monkey.patch_all()
+import gevent, sys
+from headgate import Limiter, SharedStore
+limiter = Limiter("1 concurrent", store=SharedStore(sys.argv[1]), name="jobs")
+held = limiter.reserve("key", lease=60)
+waiting = [gevent.spawn(limiter.acquire, "key", timeout=60, lease=60) for _ in range(2)]
+while len(limiter.store._turns.standing) < 2: gevent.sleep(0.01)
+held.commit()
+for each in waiting: each.get().commit()
+last = limiter.reserve("key", lease=60)
+gevent.spawn(limiter.acquire, "key", timeout=60, lease=60)
+while not limiter.store._turns.standing: gevent.sleep(0.01)
+print("ends")
+"""
+    ran = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ends\n", "")
+
+
 def test_a_process_that_ends_while_others_wait_ends_in_silence(path: Path) -> None:
     [here] = limiters(path, "1 concurrent", 1)
     here.reserve("key", lease=LONG_S)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response, Security, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -419,6 +419,51 @@ def test_equal_limits_are_asked_once(limits: Limits) -> None:
     assert limits("1/minute", trusted_proxies=["10.0.0.0/8"]) != limits("1/minute", trusted_proxies=["10.0.0.0/8"])
     mapping = {"default": "1/minute"}
     assert limits(mapping, tier=str) != limits(mapping, tier=str), "who knows what becomes of a mapping"
+
+
+@pytest.mark.parametrize(
+    "again", [lambda limit: Depends(limit, use_cache=False), lambda limit: Security(limit, scopes=["b"])]
+)
+def test_equal_limits_that_fastapi_asks_again_charge_once(limits: Limits, again: Callable[[Any], Any]) -> None:
+    once_more = Annotated[Any, again(limits("2/minute"))]
+
+    def first(decision: once_more) -> Any:
+        return decision
+
+    def second(decision: once_more) -> Any:
+        return decision
+
+    app = FastAPI(dependencies=[Security(limits("2/minute"), scopes=["a"])])
+
+    @app.get("/")
+    def left(one: Annotated[Any, Depends(first)], other: Annotated[Any, Depends(second)]) -> list[int]:
+        return [one.remaining, other.remaining]
+
+    answers = [ask(app, "/") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert [answer.json() for answer in answers[:2]] == [[1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_an_endpoint_that_asks_itself_is_charged_each_time(limits: Limits, watched: bool) -> None:
+    app = FastAPI(dependencies=[Depends(limits("9/minute", scope="all"))])
+    if watched:
+        app.add_middleware(RateLimitHeaders)
+
+    @app.get("/{left}", dependencies=[Depends(limits("3/minute"))])
+    async def down(left: int, request: Request) -> Any:
+        if not left:
+            return 0
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        path = f"/{left - 1}"
+        await app({**request.scope, "path": path, "raw_path": path.encode()}, request.receive, send)
+        return sent[0]["status"]
+
+    assert [ask(app, "/2").json(), ask(app, "/2").status_code] == [200, 429]
 
 
 def test_an_exempt_endpoint_is_left_out(limits: Limits) -> None:

@@ -189,6 +189,57 @@ def test_a_coroutine_that_a_gate_for_threads_cannot_hold_is_told_and_costs_nothi
     assert used(gate) == NOTHING
 
 
+def test_fields_of_an_extra_body_are_held_as_they_are_sent(gate: LlmGate) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    @gate.limited(user="ann")
+    def ask(model: str, max_tokens: int, extra_body: Any = None) -> Any:
+        seen.append(used(gate))
+        return ANSWER
+
+    ask("cheap", HELD, extra_body={"model": "m", "max_tokens": 5 * HELD})
+    ask("m", HELD, extra_body=None)
+    assert [tokens for _, tokens, _ in seen] == [5 * HELD, TRUTH[1] + HELD]
+    with pytest.raises(RateLimited):
+        ask("m", HELD, extra_body={"max_tokens": 90_000})
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        lambda: anthropic.Anthropic(api_key="none").messages.stream,
+        lambda: openai.OpenAI(api_key="none").chat.completions.stream,
+        lambda: openai.OpenAI(api_key="none").chat.completions.with_streaming_response.create,
+    ],
+)
+def test_what_calls_the_model_in_a_block_of_its_own_is_told_and_costs_nothing(
+    gate: LlmGate, method: Callable[[], Any]
+) -> None:
+    asked: dict[str, Any] = {"model": "m", "messages": ASKED, "max_tokens": HELD}
+    with pytest.raises(ConfigError, match=r"gives a \w+Manager, which calls the model later: use gate.wrap\(client\)"):
+        gate.limited(user="ann")(method())(**asked)
+    assert used(gate) == NOTHING
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_manager_of_a_coroutine_function_is_told_and_costs_nothing() -> None:
+    async def main() -> None:
+        gate = AsyncLlmGate(POLICY, clock=ManualClock())
+
+        @gate.limited(user="ann")
+        async def ask(model: str, messages: Any, max_tokens: int) -> Any:
+            client = anthropic.AsyncAnthropic(api_key="none")
+            return client.messages.stream(model=model, messages=messages, max_tokens=max_tokens)
+
+        with pytest.raises(ConfigError, match="gives a AsyncMessageStreamManager"):
+            await ask(model="m", messages=ASKED, max_tokens=HELD)
+        with pytest.raises(ConfigError, match=r"'stream' begins with def: use LlmGate, or gate.wrap\(client\)"):
+            gate.limited(user="ann")(anthropic.AsyncAnthropic(api_key="none").messages.stream)
+        assert await used_async(gate) == NOTHING
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("way", ["to its end", "with", "close", "drop", "never read"])
 def test_a_stream_settles_at_its_end_or_where_it_is_left(gate: LlmGate, way: str) -> None:
     told = Stream()

@@ -329,6 +329,8 @@ LONG = "Every good boy deserves fudge. " * 40
         {"input": "", "tools": {"a": LONG}},
         {"input": "", "tools": ({"a": LONG},)},
         {"messages": [], "prediction": {"type": "content", "content": LONG}},
+        {"messages": [], "context_management": {"edits": [{"type": "compact_20260112", "instructions": LONG}]}},
+        {"messages": [], "plugins": [{"id": "web", "search_prompt": LONG}]},
     ],
 )  # fmt: skip
 def test_text_in_a_field_that_is_not_known_is_counted(body: dict[str, Any]) -> None:

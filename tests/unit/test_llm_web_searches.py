@@ -55,6 +55,9 @@ def held(body: dict[str, Any], **llm: Any) -> int:
         ({"tools": [SEARCH], "max_tool_calls": 0, "messages": []}, 5),
         ({"tools": [{**SEARCH, "max_uses": 0}]}, 5),
         ({"web_search_options": {}}, 1),
+        ({"plugins": [{"id": "web", "max_results": 3}]}, 1),
+        ({"plugins": [{"id": "file-parser"}, {"id": "web", "enabled": False}, None, "web"]}, 0),
+        ({"plugins": "web"}, 0),
         ({"tools": "web_search"}, 0),
         ({"tools": [None, 5, "web_search"]}, 0),
     ],
@@ -171,6 +174,7 @@ def test_searches_of_unknown_price_cost_what_the_dearest_do_and_are_free_only_wh
     [
         ("gpt-4o-search-preview", 1),
         ("openai/gpt-4o-mini-search-preview-2025-03-11", 1),
+        ("openai/gpt-4o:online", 1),
         ("gpt-5-search-api", 1),
         ("gpt-5-search-apiary", 0),
         ("gpt-4o", 0),

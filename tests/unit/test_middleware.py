@@ -322,14 +322,13 @@ def drive(app: Any, scope: dict[str, Any], *messages: dict[str, Any]) -> list[di
     return sent
 
 
-def test_the_lifespan_closes_what_was_opened_here_and_reaches_the_application() -> None:
+def test_the_lifespan_reaches_the_application() -> None:
     told: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         while True:
             message = await receive()
             told.append(message["type"])
-            assert middleware._enforcer._owned, "closed only when the application is done"
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
@@ -338,7 +337,17 @@ def test_the_lifespan_closes_what_was_opened_here_and_reaches_the_application() 
     sent = drive(middleware, {"type": "lifespan"}, {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
     assert told == ["lifespan.startup", "lifespan.shutdown"]
     assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
-    assert middleware._enforcer._owned is None
+
+
+@pytest.mark.parametrize("options", [{"limits": "2/minute"}, {"limits": "2/minute", "store": "memory://"}, POLICY])
+def test_what_is_counted_in_memory_outlives_a_lifespan(options: Any) -> None:
+    told = {"policy": options} if options is POLICY else options
+    client = Client("asgi", clock=ManualClock(), **told)
+    passed = []
+    for _ in range(5):
+        passed += statuses(client, {"path": "/api/items/1", "x_user_id": "ann"})
+        drive(client.app, {"type": "lifespan"}, {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+    assert passed == [200, 200, 429, 429, 429]
 
 
 def socket_scope(**extensions: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from headgate import ArgumentError, ConfigError, MemoryStore, StoreUnavailable, TokenBucket
 from headgate.decision import Decision
 from headgate.http import asgi, wsgi
-from headgate.http.keys import header
+from headgate.http.keys import header, portable
 from headgate.http.server.enforcer import Enforcer, Verdict
 from headgate.http.server.exchange import Exchange
 from headgate.http.server.options import Refusal, Response
@@ -168,20 +168,33 @@ def test_before_asyncio_every_function_may_be_a_coroutine_function() -> None:
         (POLICY, "exempt", {}),
     ],
 )
+@pytest.mark.parametrize("mark", [lambda function: function, portable])
 def test_a_coroutine_of_a_function_that_begins_with_def_is_an_error_and_exempts_nothing(
-    colour: str, policy: Any, name: str, options: dict[str, Any]
+    colour: str, policy: Any, name: str, options: dict[str, Any], mark: Callable[[Any], Any]
 ) -> None:
     @functools.wraps(_coroutine)
     def decorated(request: Request) -> Any:
         return _coroutine(request)
 
-    given: dict[str, Any] = {**options, name: decorated}
+    given: dict[str, Any] = {**options, name: mark(decorated)}
     with pytest.raises(ArgumentError, match=f"^{name} gives a coroutine, and its function begins with def"):
         Judge(colour, policy, **given).answer(asked())
 
 
 async def _coroutine(request: Request) -> Any:
     return None
+
+
+@pytest.mark.parametrize("mark", [lambda function: function, portable])
+def test_an_object_whose_call_is_a_coroutine_function_is_awaited(mark: Callable[[Any], Any]) -> None:
+    class Exempt:
+        async def __call__(self, request: Request) -> bool:
+            return False
+
+    judge = Judge("asyncio", limits="1/minute", exempt=mark(Exempt()))
+    assert judge.passed(*times(2)) == [True, False]
+    with pytest.raises(ConfigError, match="before an asyncio application only"):
+        Judge("threads", limits="1/minute", exempt=mark(Exempt()))
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,15 @@ import grpc
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
 from grpc import aio
 from litestar import Litestar, get
+from starlette import requests
+from starlette.applications import Starlette
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 import django_configured  # noqa: F401 - what follows asks for its settings
 
@@ -35,6 +42,7 @@ from headgate import AsyncGate, Gate, Request
 from headgate.http import asgi, wsgi
 from headgate.http.server.client_watch import ClientWatch
 from headgate.integrations import aiohttp as limited_aiohttp
+from headgate.integrations import fastapi as limited_fastapi
 from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
 from headgate.integrations.litestar import RateLimitPlugin
 from headgate.integrations.starlette import RateLimits, RouteLimit
@@ -67,10 +75,10 @@ def scope(kind: str = "http", **more: Any) -> dict[str, Any]:
 class AsgiClient:
     """A client of an ASGI application: what it sends, when it likes, and what came."""
 
-    def __init__(self, app: Any, kind: str = "http") -> None:
+    def __init__(self, app: Any, kind: str = "http", **more: Any) -> None:
         self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.sent: list[dict[str, Any]] = []
-        self.task = asyncio.ensure_future(app(scope(kind), self.messages.get, self._send))
+        self.task = asyncio.ensure_future(app(scope(kind, **more), self.messages.get, self._send))
 
     async def _send(self, message: Any) -> None:
         self.sent.append(dict(message))
@@ -180,7 +188,24 @@ def of_litestar(**options: Any) -> Any:
     return Litestar([read], plugins=[RateLimitPlugin(**options)])
 
 
-@pytest.mark.parametrize("make", [of_asgi, of_starlette, of_litestar])
+def of_endpoint(**options: Any) -> Any:
+    @RateLimits()(**options)
+    async def read(request: requests.Request) -> Response:
+        return Response(await request.body())
+
+    return Starlette(routes=[Route("/", read)])
+
+
+def of_fastapi(**options: Any) -> Any:
+    limit = Depends(limited_fastapi.RateLimits()(**options))
+
+    async def read(request: requests.Request) -> Response:
+        return Response(await request.body())
+
+    return FastAPI(routes=[APIRoute("/", read, dependencies=[limit])])
+
+
+@pytest.mark.parametrize("make", [of_asgi, of_starlette, of_litestar, of_endpoint, of_fastapi])
 def test_clients_that_go_away_while_they_wait_for_plain_limits_are_refused(make: Any) -> None:
     async def main() -> None:
         decided: list[bool] = []
@@ -195,6 +220,84 @@ def test_clients_that_go_away_while_they_wait_for_plain_limits_are_refused(make:
             client.goes()
         assert [await client.status() for client in gone] == [429] * 5
         assert decided == [True] + [False] * 5
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("make", [of_endpoint, of_fastapi])
+def test_bodies_are_handed_on_to_endpoints_that_are_asked_after_a_wait(make: Any) -> None:
+    async def main() -> None:
+        app = make(limits="20/second bucket", wait=20.0)
+        clients = [AsgiClient(app) for _ in range(40)]
+        for client in clients:
+            client.says(b"a", more=True)
+            await asyncio.sleep(0)
+            client.says(b"b", more=True)
+            client.says(b"c")
+        assert [(await client.status(), client.body) for client in clients] == [(200, b"abc")] * 40
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["endpoint", "dependency"])
+def test_streams_after_a_wait_end_when_their_client_goes_away(kind: str) -> None:
+    async def main() -> None:
+        async def parts() -> Any:
+            while True:
+                yield b"part"
+                await asyncio.sleep(0.001)
+
+        async def read(request: requests.Request) -> Response:
+            return StreamingResponse(parts())
+
+        app: Any
+        if kind == "endpoint":
+            endpoint = RateLimits()("20/second burst 1", wait=20.0)(read)
+            app = Starlette(routes=[Route("/", endpoint)])
+        else:
+            limit = Depends(limited_fastapi.RateLimits()("20/second burst 1", wait=20.0))
+            app = FastAPI(routes=[APIRoute("/", read, dependencies=[limit])])
+        # By an older version of ASGI nothing fails that is sent to a client that is gone.
+        clients = [AsgiClient(app, asgi={"version": "3.0", "spec_version": "2.3"}) for _ in range(3)]
+        for client in clients:
+            client.says(b"")
+            await until_async(lambda: len(client.sent) > 2)  # noqa: B023 - it is over before the next one
+            client.goes()
+            await asyncio.wait_for(client.task, 30)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["endpoint", "dependency"])
+def test_websockets_that_go_away_while_their_endpoint_waits_are_refused(kind: str) -> None:
+    async def main() -> None:
+        decided: list[bool] = []
+        options: Any = {"wait": 7200.0, "on_decision": lambda _, decision: decided.append(decision.allowed)}
+
+        async def speak(websocket: WebSocket) -> None:
+            await websocket.accept()
+            await websocket.send_text(await websocket.receive_text())
+
+        app: Any
+        if kind == "endpoint":
+            endpoint = RateLimits()("1/hour bucket", **options)(speak)
+            app = Starlette(routes=[WebSocketRoute("/", endpoint)])
+        else:
+            app = FastAPI()
+            limit = Depends(limited_fastapi.RateLimits()("1/hour bucket", **options))
+            app.add_api_websocket_route("/", speak, dependencies=[limit])
+        for _ in range(4):
+            client = AsgiClient(app, "websocket")
+            client.messages.put_nowait({"type": "websocket.connect"})
+            if not decided:
+                client.messages.put_nowait({"type": "websocket.receive", "text": "well"})
+                await asyncio.wait_for(client.task, 30)
+                assert [message.get("text") for message in client.sent] == [None, "well"]
+            else:
+                client.goes("websocket")
+                await asyncio.wait_for(client.task, 30)
+                assert client.sent[0]["type"] == "websocket.close"
+        assert decided == [True] + [False] * 3
 
     asyncio.run(main())
 

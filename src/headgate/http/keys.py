@@ -16,7 +16,7 @@ from typing import Any
 
 from headgate.drive import answered
 from headgate.errors import ConfigError
-from headgate.http.server.functions import of_request, portable, request_of
+from headgate.http.server.functions import of_request, portable, portable_here, request_of
 from headgate.keys import whole_number
 from headgate.policy.extract import Extractor, extractor_of
 from headgate.policy.identity import CookieIdentity, HeaderIdentity, Parts, QueryIdentity, is_repeated
@@ -37,7 +37,7 @@ def api_key(name: str = "X-API-Key") -> KeyOf:
     lower = header_name(_checked(name))
     read = extractor_of(HeaderIdentity(name, lower, secret=True))
 
-    @portable
+    @portable_here
     def of(asked: Any) -> tuple[str, ...] | None:
         request = asked if isinstance(asked, Request) else request_of(asked)
         sent = request.header(lower)
@@ -59,7 +59,7 @@ def query(name: str, *, secret: bool = False) -> KeyOf:
     return _named(f"query:{name}", extractor_of(QueryIdentity(name, _checked(name), secret)))
 
 
-@portable
+@portable_here
 def endpoint(request: Any) -> str:
     """The route of a request, `GET /items/{id}`, "" where none is known: `scope=endpoint` counts each by itself."""
     return request_of(request).endpoint
@@ -83,7 +83,7 @@ def first_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
                 return key
         return None
 
-    return portable(of_async if any(map(iscoroutinefunction, functions)) else of)
+    return portable_here(of_async if any(map(iscoroutinefunction, functions)) else of)
 
 
 def all_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -100,7 +100,7 @@ def all_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
         request = request_of(asked)
         return _together([await _settled(function(request)) for function in functions])
 
-    return portable(of_async if any(map(iscoroutinefunction, functions)) else of)
+    return portable_here(of_async if any(map(iscoroutinefunction, functions)) else of)
 
 
 def _is_one(key: Any) -> bool:
@@ -121,7 +121,7 @@ async def _settled(value: Any | Awaitable[Any]) -> Any:
 
 
 def _named(place: str, extract: Extractor) -> KeyOf:
-    @portable
+    @portable_here
     def of(asked: Any) -> tuple[str, ...] | None:
         return _key(place, extract(asked if isinstance(asked, Request) else request_of(asked)))
 

@@ -131,6 +131,10 @@ class RateLimit:
         if place is None:
             return None
         exchange = exchange_at(scope, place.endpoint)
+        if (before := exchange.passed(self)) is not None:
+            if exchange.watched or exchange.is_told(response.raw_headers):  # FastAPI asks again: use_cache=False
+                return before.decision
+            exchange = exchange_at(scope, place.endpoint, self)  # the application asks itself
         if place.enforcer.settles and not exchange.watched:
             raise ConfigError(
                 "counts, and what is in flight, need a middleware that sees the responses: "
@@ -219,15 +223,11 @@ class RateLimits(AsyncRouteLimits):
 
 def _limits_of(route: Any) -> Iterator[RateLimit]:
     """The limits among what a route depends on, in the order in which they are asked."""
-    dependant = getattr(route, "dependant", None)
-    if dependant is not None:
-        for call in _calls(dependant):
-            if isinstance(call, RateLimit):
-                yield call
+    return (call for call in _calls(getattr(route, "dependant", None)) if isinstance(call, RateLimit))
 
 
 def _calls(dependant: Any) -> Iterator[Any]:
-    for own in dependant.dependencies:
+    for own in getattr(dependant, "dependencies", ()):
         yield from _calls(own)
         yield own.call
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.server.functions import portable, request_of
+from headgate.http.server.functions import portable_here, request_of
 from headgate.policy.request import REPEATED, header_name
 
 try:
@@ -93,7 +93,7 @@ def claim(
         return (await asyncio.to_thread(verified.claim, token)) if known is None else known[0]
 
     fetches = hasattr(key, "get_signing_key_from_jwt")
-    return portable(of_async if (fetches if in_thread is None else in_thread) else of)
+    return portable_here(of_async if (fetches if in_thread is None else in_thread) else of)
 
 
 class _Verified:

@@ -10,7 +10,7 @@ from headgate.llm.fallback_models import FIELDS as FALLING_BACK
 _DECIDING = frozenset((
     "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict", "n",
     "best_of", "messages", "input", "prompt", "system", "instructions", "tools", "service_tier",
-    "web_search_options", "max_tool_calls", "background", "speed", "inference_geo", *FALLING_BACK,
+    "web_search_options", "plugins", "max_tool_calls", "background", "speed", "inference_geo", *FALLING_BACK,
 ))  # fmt: skip
 
 

@@ -50,8 +50,7 @@ _UNREAD = frozenset({
     "tool_choice", "function_call", "parallel_tool_calls", "reasoning", "reasoning_effort", "thinking", "verbosity",
     "modalities", "audio", "include", "truncation", "background", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "web_search_options", "encoding_format", "dimensions", "container", "betas",
-    "context_management", "mcp_servers", "provider", "route", "transforms", "plugins",
-    "extra_headers", "extra_query", "timeout",
+    "mcp_servers", "provider", "route", "transforms", "extra_headers", "extra_query", "timeout",
 })  # fmt: skip
 """Fields of a body that no model reads."""
 

@@ -23,6 +23,9 @@ BodyOf = Callable[..., Mapping[str, Any]]
 _LEFT_OUT = ("Omit", "NotGiven")
 """What the packages of OpenAI and Anthropic call the values of arguments that are not sent."""
 
+_MORE = "extra_body"
+"""The argument in which these packages take further fields of the body, which stand before those of its own."""
+
 
 class LimitedCalls:
     """How the calls of one function are held."""
@@ -44,7 +47,8 @@ class LimitedCalls:
             is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
         if is_async != self._is_async:
             name = _name_of(function)
-            other = "begins with def: use LlmGate" if self._is_async else "begins with async def: use AsyncLlmGate"
+            sync = "begins with def: use LlmGate, or gate.wrap(client) for a method of an asynchronous client"
+            other = sync if self._is_async else "begins with async def: use AsyncLlmGate"
             raise ConfigError(f"the function {name!r} {other}")
         signature = inspect.signature(function)
         around = self._async_generator if is_stream else self._coroutine if self._is_async else self._plain
@@ -63,6 +67,10 @@ class LimitedCalls:
                 if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                     body |= body.pop(name, {})
             body = {name: value for name, value in body.items() if type(value).__name__ not in _LEFT_OUT}
+            more = body.get(_MORE)
+            if isinstance(more, Mapping):
+                del body[_MORE]
+                body |= more
         told = {"model": self._model, **self._who}
         who = {name: each(*args, **kwargs) if callable(each) else each for name, each in told.items()}
         return {"body": body, **who}
@@ -80,6 +88,9 @@ class LimitedCalls:
                     raise ConfigError(f"the function {_name_of(function)!r} gives a coroutine: use AsyncLlmGate")
                 if hasattr(answer, "__next__"):
                     return HeldStream(call, answer)
+                if _is_manager(answer):
+                    call.cancel()
+                    raise _begins_later(function, answer)
                 call.settle(answer)
             except BaseException as error:
                 call.__exit__(type(error), error, error.__traceback__)
@@ -100,6 +111,9 @@ class LimitedCalls:
                 answer = await function(*args, **kwargs)
                 if hasattr(answer, "__anext__"):
                     return AsyncHeldStream(call, answer)
+                if _is_manager(answer):
+                    await call.cancel()
+                    raise _begins_later(function, answer)
                 await call.settle(answer)
             except BaseException as error:
                 await call.__aexit__(type(error), error, error.__traceback__)
@@ -121,6 +135,19 @@ class LimitedCalls:
                     await chunks.aclose()
 
         return limited
+
+
+def _is_manager(answer: object) -> bool:
+    """Whether it is asked in a `with` block, and calls the model only then, as what `client.messages.stream` gives."""
+    is_entered = hasattr(answer, "__enter__") or hasattr(answer, "__aenter__")
+    return is_entered and type(answer).__name__.endswith("Manager")
+
+
+def _begins_later(function: Callable[..., Any], answer: object) -> ConfigError:
+    return ConfigError(
+        f"the function {_name_of(function)!r} gives a {type(answer).__name__}, which calls the model later: use "
+        "gate.wrap(client), or decorate a function that enters it and gives the answer"
+    )
 
 
 def _name_of(function: Callable[..., Any]) -> Any:

@@ -14,8 +14,11 @@ from headgate.llm.model_table import own_name
 from headgate.llm.usage import Usage, field_of
 from headgate.policy.llm_settings import LlmSettings
 
-FIELDS = ("tools", "web_search_options")
+FIELDS = ("tools", "web_search_options", "plugins")
 """What a body may ask for searches by."""
+
+_PLUGIN = "web"
+"""The plugin of OpenRouter that searches the web once for each call; `:online` after a model's name is short for it."""
 
 _TYPES = ("web_search", "browser_search", "google_search")
 """How the types of tools begin that search the web, or what they are called by."""
@@ -23,7 +26,7 @@ _TYPES = ("web_search", "browser_search", "google_search")
 _OF_MESSAGES = re.compile(r"web_search_[0-9]{8}")
 """Types of tools that only Anthropic's messages have."""
 
-_SEARCHING_MODELS = re.compile(r"-search-(preview|api)(-|$)")
+_SEARCHING_MODELS = re.compile(r"-search-(preview|api)(-|$)|:online$")
 """In the names of models that search the web for each call, whatever its body says."""
 
 _CALL = "web_search_call"
@@ -41,12 +44,15 @@ def least_searches(model: str) -> int:
 def most_searches(body: Mapping[str, Any], settings: LlmSettings, dialect: str = "") -> int:
     """How many searches are held for a body of a dialect, "" where that is not known.
 
-    Chat completions with `web_search_options` search once; a tool of messages as often as its `max_uses` says, any
-    other `web_searches` of the settings; responses make no more than `max_tool_calls` of calls in all. In dialects
-    that do not have these fields, providers pass over them, so they bound nothing. Where the dialect is not known, the
-    type of a tool and the absence of `messages` tell.
+    Chat completions with `web_search_options` search once, as with OpenRouter's plugin; a tool of messages as often as
+    its `max_uses` says, any other `web_searches` of the settings; responses make no more than `max_tool_calls` of calls
+    in all. In dialects that do not have these fields, providers pass over them, so they bound nothing. Where the
+    dialect is not known, the type of a tool and the absence of `messages` tell.
     """
     found = 0 if body.get("web_search_options") is None else 1
+    plugins = body.get("plugins")
+    for plugin in plugins if isinstance(plugins, list | tuple) else ():
+        found += field_of(plugin, "id") == _PLUGIN and field_of(plugin, "enabled") is not False
     tools = body.get("tools")
     for tool in tools if isinstance(tools, list | tuple) else ():
         if _searches(tool):

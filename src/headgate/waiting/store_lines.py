@@ -33,7 +33,7 @@ from headgate.waiting.steps import (
     decision_in,
     is_held,
 )
-from headgate.waiting.tickets import KnownLine, LineLock
+from headgate.waiting.tickets import Known, KnownLine, LineLock
 from headgate.waiting.verdicts import FULL, Verdicts
 
 log = logging.getLogger("headgate")
@@ -106,9 +106,9 @@ class StoreLines:
         """Stand last in line; how long until the turn where that is too late, 0 for never, None if it is in time."""
         with self._lock:
             known = self._known[asked.name]
-            order, generation = (known.order, known.generation) if known.plan else (0, known.generation)
+            knew = known.now
         joined: Joined | None = yield Join(
-            partial(line.join, place, ticket, order, generation),
+            partial(line.join, place, ticket, knew.order, knew.generation),
             lambda: line.leave(place, ticket, as_planned=ticket.passed),
         )
         if joined is None:
@@ -116,11 +116,11 @@ class StoreLines:
             return 1
         ticket.order, ticket.is_first = joined.order, joined.is_first or ticket.is_first
         states: Sequence[State | None] | None = None
-        if (not order or joined.generation != known.generation) and self._verdicts.has_rates:
+        if (not knew.order or joined.generation != known.generation) and self._verdicts.has_rates:
             states = yield Read(asked.keys)
         with self._lock:
             insort(known.tickets, (joined.order, ticket), key=lambda each: each[0])
-            turn_us = self._foresee(known, ticket, joined, states, timeout_us, is_new=not order)
+            turn_us = self._foresee(known, knew, ticket, joined, states, timeout_us)
             now_us = self._clock.now_us() + known.ahead_us
         if turn_us is None:
             return 0
@@ -130,32 +130,34 @@ class StoreLines:
     def _foresee(
         self,
         known: KnownLine,
+        knew: Known,
         ticket: Ticket,
         joined: Joined,
         states: Sequence[State | None] | None,
         timeout_us: int,
-        *,
-        is_new: bool,
     ) -> int | None:
         """When the turn of a request comes that has joined a line; None for never. One that is late is not planned."""
         now_us = self._clock.now_us()
         if known.plan is None or joined.generation != known.generation:
-            if not is_new and joined.generation == known.generation:  # another caller has just dropped the plan
+            if knew.order and joined.generation == known.generation:  # another caller has just dropped the plan
                 return now_us + known.ahead_us
             read = states or [None] * len(self._verdicts.limits)
             known.ahead_us = self._verdicts.now_us(read) - now_us
             known.plan = Plan(self._verdicts.limits, read, now_us + known.ahead_us)
-            known.order, known.generation = 0, joined.generation
+            known.order, known.generation, known.counted = 0, joined.generation, 0
+            knew = known.now
         now_us += known.ahead_us
-        if joined.order <= known.order:  # another caller's answer told of this one
+        uncounted = known.uncounted(knew, joined.ahead)
+        if joined.order <= known.order or uncounted is None:  # another caller's answer told of this one, or will
             return known.plan.turn_us(ticket.costs, now_us, join=False)
-        for costs in joined.ahead:
+        for costs in uncounted:
             known.plan.turn_us(costs, now_us, join=True)
         turn_us = known.plan.turn_us(ticket.costs, now_us, join=False)
         ticket.planned = turn_us is not None and turn_us - now_us <= timeout_us
         if ticket.planned:
             known.plan.turn_us(ticket.costs, now_us, join=True)
         known.order = joined.order
+        known.counted += len(uncounted) + ticket.planned
         return turn_us
 
     def _wait(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from headgate.clock import Clock
@@ -15,6 +15,7 @@ from headgate.forks import told_of_forks
 from headgate.stores.lines import Ticket
 from headgate.stores.protocol import Store
 from headgate.waiting.plan import Plan
+from headgate.waiting.steps import Costs
 
 
 @dataclass(slots=True)
@@ -32,6 +33,15 @@ class Line:
             tickets[0].call()
 
 
+class Known(NamedTuple):
+    """What a process knew of a line at some moment: the callers up to `order` of a generation, `counted` in a plan."""
+
+    order: int
+    generation: bytes
+    counted: int
+    plan: Plan | None
+
+
 @dataclass(slots=True)
 class KnownLine:
     """What this process knows of a line that the store keeps: its own tickets, by their order, and a plan of all."""
@@ -40,8 +50,27 @@ class KnownLine:
     plan: Plan | None = None
     order: int = 0
     generation: bytes = b""
+    counted: int = 0
+    """How many callers the plan has been told of."""
+
     ahead_us: int = 0
     entered: int = 0
+
+    @property
+    def now(self) -> Known:
+        """What is known at the moment."""
+        if self.plan is None:
+            return Known(0, self.generation, 0, None)
+        return Known(self.order, self.generation, self.counted, self.plan)
+
+    def uncounted(self, knew: Known, ahead: Sequence[Costs]) -> Sequence[Costs] | None:
+        """Of the callers `ahead` that were not known before, those that the plan has not been told of since.
+
+        None where it is another plan, which may know any of them.
+        """
+        if knew.plan is not None and knew.plan is not self.plan:
+            return None
+        return ahead[self.counted - knew.counted :]
 
 
 class LineLock:

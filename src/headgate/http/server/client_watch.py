@@ -22,14 +22,17 @@ _GONE = frozenset({"http.disconnect", "websocket.disconnect"})
 class ClientWatch(Departure):
     """Receives what a client sends while its request waits in line, and hands it on to the application in order.
 
-    What is being received when the wait ends is handed on, too: no call of the server's `receive` is cancelled.
+    What is being received when the wait ends is handed on, too: no call of the server's `receive` is cancelled. With
+    `lets_go` it is, where others than the application go on to receive from the server itself, and would miss what is
+    received here: so do responses of Starlette, which cancel such calls, too.
     """
 
-    __slots__ = ("_bytes", "_receive", "_received", "_waits", "_watching")
+    __slots__ = ("_bytes", "_lets_go", "_receive", "_received", "_waits", "_watching")
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, *, lets_go: bool = False) -> None:
         super().__init__()
         self._receive = receive
+        self._lets_go = lets_go
         self._received: deque[Message] = deque()
         self._watching: asyncio.Future[None] | None = None
         self._waits = False
@@ -39,34 +42,38 @@ class ClientWatch(Departure):
         """A wait begins on this event loop."""
         super().begin(call)
         self._waits = True
-        if self._watching is None and not self.gone:
-            self._watching = begun(self._watch())
+        before = self._watching
+        if not self.gone and (before is None or before.done() or self._lets_go):
+            self._watching = begun(self._watch(before))
 
     def end(self) -> None:
         """The wait has ended; nothing more is received here."""
         super().end()
         self._waits = False
+        if self._lets_go and self._watching is not None:
+            self._watching.cancel()
 
     async def receive(self) -> Message:
         """The next message, for the application."""
         while not self._received:
             watching = self._watching
-            if watching is None:
+            if watching is None or watching.done():
                 return await self._receive()
-            await asyncio.shield(watching)
+            await asyncio.wait([watching])
+            if not watching.cancelled():
+                watching.result()  # raises what the server raised
         return self._received.popleft()
 
-    async def _watch(self) -> None:
-        try:
-            while self._waits and self._bytes < _MOST_BYTES:
-                message = await self._receive()
-                self._received.append(message)
-                if message["type"] in _GONE:
-                    self.leave()
-                    return
-                self._bytes += len(message.get("body") or b"") + 1
-        finally:
-            self._watching = None
+    async def _watch(self, before: asyncio.Future[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        while self._waits and self._bytes < _MOST_BYTES:
+            message = await self._receive()
+            self._received.append(message)
+            if message["type"] in _GONE:
+                self.leave()
+                return
+            self._bytes += len(message.get("body") or b"") + 1
 
 
 def watching(scope: Scope, receive: Receive) -> Receive:

@@ -119,6 +119,8 @@ class Enforcer:
         else:
             source = GateRequests(policy, told, asynchronous=asynchronous)
         self._owned = source.owned
+        """Closed with the application, but for a memory, which ends with it: the application may start again."""
+
         self._warm_up = source.warm_up
         self.ask: Callable[[Request], Asked] = source.ask
         """Decide for a request."""
@@ -248,10 +250,9 @@ class Enforcer:
         return self._limits.taking_back(charge, decision)
 
     def close(self) -> None:
-        """Close the store, if it was opened here."""
-        owned, self._owned = self._owned, None
-        if owned is not None:
-            owned.close()
+        """Close the store, if it was opened here and is no memory; what asks again opens it again."""
+        if self._owned is not None and not self._owned.in_process:
+            self._owned.close()
 
     async def warm_up_async(self) -> None:
         """Have the store connect before the first request; where it fails, that is told in the log."""
@@ -259,9 +260,8 @@ class Enforcer:
 
     async def aclose(self) -> None:
         """`close` on an event loop."""
-        owned, self._owned = self._owned, None
-        if owned is not None:
-            await owned.aclose()
+        if self._owned is not None and not self._owned.in_process:
+            await self._owned.aclose()
 
 
 def _tells(headers: Any) -> bool | None:

@@ -168,6 +168,10 @@ class Exchange:
         """Whether the limit `by` was asked already."""
         return any(judgement.by is by for judgement in self._judged)
 
+    def passed(self, by: object) -> Judgement | None:
+        """What the limit `by` said when it let the request pass; None where it has not."""
+        return next((judgement for judgement in self._judged if judgement.by is by and judgement.has_passed), None)
+
     # Judge
 
     def judge(

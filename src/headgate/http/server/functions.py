@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import singledispatch
 from types import CoroutineType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from headgate.decorator import is_coroutine_function
 from headgate.errors import ArgumentError, ConfigError
@@ -21,6 +21,7 @@ from headgate.policy.request import Request
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PORTABLE = "__headgate_portable__"
+_HERE = "here"
 
 OF_A_REQUEST = ("key", "cost", "exempt", "tier", "limits", "scope")
 """Options that may be a function of the request alone."""
@@ -32,6 +33,12 @@ _OF_MORE = {"counts": 2, "on_decision": 2, "refusal": 3}
 def portable(function: F) -> F:
     """Mark a function as one of Headgate's request: `client_ip`, `path` as it was sent, `endpoint`, `cookie(name)`."""
     setattr(function, _PORTABLE, True)
+    return function
+
+
+def portable_here(function: F) -> F:
+    """`portable` for a function of Headgate's own: what it gives is known, and need not be looked at."""
+    setattr(function, _PORTABLE, _HERE)
     return function
 
 
@@ -87,7 +94,7 @@ def of_request(name: str, function: Callable[..., Any]) -> Callable[[Request], A
     A framework may have its request at hand everywhere, as Flask has. `name` is what it was given as.
     """
     if is_portable(function):
-        return function
+        return function if getattr(function, _PORTABLE) is _HERE else _of_headgates(function, name)
     if takes(function, 1):
         return _of_own(function, name)
     if takes(function, 0):
@@ -146,12 +153,35 @@ def _of_own(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
 
     def of(request: Request, *rest: Any) -> Any:
         told = request.call(function, *rest)
-        if type(told) is CoroutineType and name:  # which would be true, and no tier
-            told.close()
-            raise ArgumentError(f"{name} gives a coroutine, and its function begins with def: write async def")
+        if type(told) is CoroutineType and name:
+            _refuse_coroutine(told, name)
         return told
 
     return of
+
+
+def _of_headgates(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function that was marked as one of Headgate's request, which was given by this name."""
+    if is_coroutine_function(function):
+
+        async def of_async(request: Request) -> Any:
+            return await function(request)
+
+        return of_async
+
+    def of(request: Request) -> Any:
+        told = function(request)
+        if type(told) is CoroutineType:
+            _refuse_coroutine(told, name)
+        return told
+
+    return of
+
+
+def _refuse_coroutine(told: CoroutineType[Any, Any, Any], name: str) -> NoReturn:
+    """Raise for what would be true, and no tier."""
+    told.close()
+    raise ArgumentError(f"{name} gives a coroutine, and its function begins with def: write async def")
 
 
 def _ignoring(function: Callable[[], Any]) -> Callable[[Any], Any]:

@@ -117,9 +117,10 @@ class RouteLimits:
         return Enforcer(None, cast(RouteOptions, told), asynchronous=self._asynchronous, routed=True)
 
     def close(self) -> None:
-        """Close the stores that were opened here by name; a limit that asks again opens them again."""
+        """Close the stores that were opened here by name, but no memory; a limit that asks again opens them again."""
         for store in self._opened.values():
-            store.close()
+            if not store.in_process:
+                store.close()
 
     async def warm_up_async(self) -> None:
         """Have the stores that were opened here connect before the first request."""
@@ -131,7 +132,8 @@ class RouteLimits:
     async def aclose(self) -> None:
         """`close` on an event loop."""
         for store in list(self._opened.values()):
-            await store.aclose()
+            if not store.in_process:
+                await store.aclose()
 
     def _open(self, url: str) -> Store:
         store = self._opened.get(url)

@@ -182,6 +182,11 @@ class ScopeExchange(Exchange):
             return only.told
         return encode_fields(self.fields_of_passed())
 
+    def is_told(self, headers: Fields) -> bool:
+        """Whether these headers say what remains, or nothing is to be said."""
+        names = {name for name, _ in headers}
+        return all(name in names for name, _ in self.encoded_fields())
+
     async def run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Run an application; tell what remains and end with its response, unless a skin further out does."""
         if self.watched:

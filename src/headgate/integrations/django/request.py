@@ -12,7 +12,7 @@ from django.http import HttpRequest  # type: ignore[import-untyped]
 from django.utils.functional import LazyObject, empty  # type: ignore[import-untyped]
 
 from headgate.errors import ConfigError
-from headgate.http.server.functions import portable, request_of
+from headgate.http.server.functions import portable_here, request_of
 from headgate.http.wsgi import EnvironHeaders
 from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.site import NotThereYet
@@ -162,7 +162,7 @@ def _(request: Any) -> DjangoRequest:
     return DjangoRequest(request)
 
 
-@portable
+@portable_here
 def user(request: Any) -> tuple[str, str] | None:
     """The key of the logged-in user, by primary key; None where there is none.
 
@@ -174,7 +174,7 @@ def user(request: Any) -> tuple[str, str] | None:
     return ("user", str(who.pk))
 
 
-@portable
+@portable_here
 def each_route(request: Any) -> str:
     """A scope for HEADGATE: each route of the site counts by itself, and requests without a route together."""
     return f"site: {request_of(request).endpoint}"

@@ -10,6 +10,7 @@ from starlette.websockets import WebSocket
 from headgate.http import asgi
 from headgate.http.server.asgi_messages import Scope
 from headgate.http.server.asgi_request import AsgiRequest
+from headgate.http.server.client_watch import DEPARTURE, ClientWatch
 from headgate.http.server.functions import request_of
 from headgate.integrations.starlette.places import Places, places
 from headgate.policy.sent_values import sent_text
@@ -33,6 +34,15 @@ class StarletteRequest(AsgiRequest):
             is_websocket = self.scope["type"] == "websocket"
             self._own = WebSocket(self.scope, _no_receive, _no_send) if is_websocket else Request(self.scope)
         return self._own
+
+    @property
+    def departure(self) -> Any:
+        """What tells that its client is gone; where no middleware has looked for that, what the endpoint gets does."""
+        departure, own = self.scope.get(DEPARTURE), self._own
+        if departure is None and isinstance(own, Request | WebSocket):
+            departure = self.scope[DEPARTURE] = ClientWatch(own._receive, lets_go=True)
+            own._receive = departure.receive
+        return departure
 
     def header(self, name: str) -> str:
         """As `request.headers.get`: the first, if a header was sent several times."""

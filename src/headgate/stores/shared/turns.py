@@ -13,11 +13,13 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from headgate.errors import StoreError, StoreTimeout
 from headgate.stores.lines import Ticket
+from headgate.stores.shared.system_threads import begin_thread
 
 log = logging.getLogger("headgate")
 
@@ -52,9 +54,8 @@ class _Listener:
         self.seat: Seat | None = None
         self.error: StoreError | None = None
         self.ends = False
-        self._thread = threading.Thread(target=listen, args=(self,), name="headgate-turns", daemon=True)
         _listeners.add(self)
-        self._thread.start()
+        self._thread = begin_thread(partial(listen, self), "headgate-turns")
 
     def end(self) -> None:
         """Let the thread end, and wait for that."""
