@@ -21,6 +21,7 @@ from headgate.stores.redis.commands import ScriptCall
 from headgate.stores.redis.errors import store_error, unconnected
 from headgate.stores.redis.first_connection import first_commands
 from headgate.stores.redis.multiplexer import Multiplexer
+from headgate.stores.redis.own_cluster import OwnCluster
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.silent_servers import SilentServers
@@ -194,6 +195,7 @@ class _LoopConnections:
         self._timeout_s = timeout_s
         self._multiplexers: dict[Address | None, Multiplexer] = {}
         self._own_cluster = client if isinstance(client, redis.asyncio.RedisCluster) else None
+        self._servers = OwnCluster(client, shown, silent)
         self._pool: Any = None
         self._kind = "cluster" if self._own_cluster is not None else "single" if place is None else place.kind
         self._slots = SlotMap(() if place is None else place.addresses, silent)
@@ -296,7 +298,8 @@ class _LoopConnections:
         if self._own_cluster is not None:
             if command == ("PING",):  # redis-py makes one reply of those of several servers
                 return await self._own_cluster.ping()
-            return await self._own_cluster.execute_command(*command, **_AS_BYTES)
+            with self._servers.asking(key):
+                return await self._own_cluster.execute_command(*command, **_AS_BYTES)
         return await self._ask_cluster(key, command, within_s)
 
     async def _ask_cluster(self, key: bytes | None, command: Command, within_s: float | None = None) -> Any:

@@ -15,9 +15,11 @@ from headgate.stores.redis.cluster import ClusterPools
 from headgate.stores.redis.commands import ScriptCall
 from headgate.stores.redis.errors import sound, store_error
 from headgate.stores.redis.first_connection import FirstAttempt, first_commands
+from headgate.stores.redis.own_cluster import OwnCluster
 from headgate.stores.redis.pool import Command, ConnectionPool, execute_one_by_one
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
+from headgate.stores.redis.silent_servers import SilentServers
 from headgate.stores.redis.url import Place
 
 MOST_TOGETHER = 500
@@ -69,7 +71,7 @@ class SyncLink:
         self._client = client
         self._scripts = scripts
         self._first = None if place is None else FirstAttempt(place)
-        self._connections: Connections | None = _OwnClient(client) if place is None else None
+        self._connections: Connections | None = _OwnClient(client, shown) if place is None else None
 
     @classmethod
     def of_client(cls, client: Any, shown: str) -> SyncLink:
@@ -183,15 +185,19 @@ class SyncLink:
 class _OwnClient:
     """A client of the caller's own, which has connections and deadlines of its own."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, shown: str) -> None:
         self._client = client
-        self._is_cluster = isinstance(client, redis.RedisCluster)
+        is_cluster = isinstance(client, redis.RedisCluster)
+        self._cluster = OwnCluster(client, shown, SilentServers()) if is_cluster else None
 
     def execute(self, key: bytes | None, command: Command) -> Any:
-        if self._is_cluster and command == ("PING",):
+        if self._cluster is None:
+            return self._client.execute_command(*command, **_AS_BYTES)
+        if command == ("PING",):
             return self._client.ping()
-        options: dict[str, Any] = {"target_nodes": "random"} if self._is_cluster and len(command) == 1 else _AS_BYTES
-        return self._client.execute_command(*command, **options)
+        options: dict[str, Any] = {"target_nodes": "random"} if len(command) == 1 else _AS_BYTES
+        with self._cluster.asking(key):
+            return self._client.execute_command(*command, **options)
 
     execute_first = execute
 
