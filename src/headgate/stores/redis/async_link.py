@@ -19,6 +19,7 @@ from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.clients import open_async_connection, open_async_pool
 from headgate.stores.redis.commands import ScriptCall
 from headgate.stores.redis.errors import store_error, unconnected
+from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.first_connection import first_commands
 from headgate.stores.redis.multiplexer import Multiplexer
 from headgate.stores.redis.own_cluster import OwnCluster
@@ -51,9 +52,12 @@ _PATIENCE_S = 5.0
 class AsyncLink:
     """How event loops reach the servers of a store: as `SyncLink`, awaited. Each loop has its own connections."""
 
-    def __init__(self, place: Place | None, client: Any, shown: str, scripts: dict[str, Script]) -> None:
+    def __init__(
+        self, place: Place | None, client: Any, shown: str, scripts: dict[str, Script], notice: EvictionNotice
+    ) -> None:
         self._place = place
         self._scripts = scripts
+        self._notice = notice
         self._pid = os.getpid()
         self._client = client
         self.shown = shown
@@ -65,7 +69,7 @@ class AsyncLink:
     @classmethod
     def of_client(cls, client: Any, shown: str) -> AsyncLink:
         """Over the connections that a client of redis-py makes."""
-        return cls(None, client, shown, {})
+        return cls(None, client, shown, {}, EvictionNotice(shown))
 
     async def run(self, call: ScriptCall) -> Any:
         """The reply of a script."""
@@ -163,7 +167,7 @@ class AsyncLink:
         if connections is None:
             self._leave_closed_loops()
             connections = self._by_loop[loop] = _LoopConnections(
-                self._place, self._client, self.shown, self._timeout_s, self._scripts, self._silent
+                self._place, self._client, self.shown, self._timeout_s, self._scripts, self._notice, self._silent
             )
         self._last = (loop, connections)
         return connections
@@ -188,6 +192,7 @@ class _LoopConnections:
         shown: str,
         timeout_s: float,
         scripts: dict[str, Script],
+        notice: EvictionNotice,
         silent: SilentServers,
     ) -> None:
         self._place = place
@@ -201,6 +206,7 @@ class _LoopConnections:
         self._slots = SlotMap(() if place is None else place.addresses, silent)
         self._learned: asyncio.Task[None] | None = None
         self._scripts = scripts
+        self._notice = notice
         self.first_is_over = place is None
         """Whether the first connection was made here, or was not in its time."""
 
@@ -278,8 +284,10 @@ class _LoopConnections:
 
     async def _send_first(self, address: Address | None, commands: Sequence[Command], within_s: float) -> None:
         multiplexer = self._multiplexer(address)
-        replies = [multiplexer.ask(command, within_s=within_s) for command in commands]
-        for reply in await asyncio.gather(*replies, return_exceptions=True):
+        asked = [multiplexer.ask(command, within_s=within_s) for command in commands]
+        replies = await asyncio.gather(*asked, return_exceptions=True)
+        self._notice.see(replies)
+        for reply in replies:
             if isinstance(reply, BaseException) and not isinstance(reply, exceptions.ResponseError):
                 raise reply
 

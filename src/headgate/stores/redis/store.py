@@ -23,6 +23,7 @@ from headgate.stores.redis.check_batches import decide_batch
 from headgate.stores.redis.clients import can_listen, open_client
 from headgate.stores.redis.commands import Commands, ScriptCall
 from headgate.stores.redis.errors import store_error
+from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.limits import AsyncRedisLimits, RedisLimits
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
@@ -61,8 +62,9 @@ class RedisStore(Store):
             self.prefix = place.prefix if prefix is None else self.prefix
             self.timeout_s = place.timeout_s
             self.is_cluster = place.kind == "cluster"
-            self._sync_link = SyncLink(place, None, self.shown, self._scripts)
-            self._async_link = AsyncLink(place, None, self.shown, self._scripts)
+            notice = EvictionNotice(self.shown)
+            self._sync_link = SyncLink(place, None, self.shown, self._scripts, notice)
+            self._async_link = AsyncLink(place, None, self.shown, self._scripts, notice)
             self.turns = Turns(None, lambda: open_client(place))
             return
         self.turns = Turns(server if can_listen(server) else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import redis
@@ -14,6 +14,7 @@ from headgate.stores.redis.clients import open_client
 from headgate.stores.redis.cluster import ClusterPools
 from headgate.stores.redis.commands import ScriptCall
 from headgate.stores.redis.errors import sound, store_error
+from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.first_connection import FirstAttempt, first_commands
 from headgate.stores.redis.own_cluster import OwnCluster
 from headgate.stores.redis.pool import Command, ConnectionPool, execute_one_by_one
@@ -50,8 +51,8 @@ class Connections(Protocol):
         """The replies to several commands, in one write where that can be; a refusal is an error among them."""
         ...
 
-    def open(self, commands: Sequence[Command]) -> None:
-        """Open a connection to each server and send these over it."""
+    def open(self, commands: Sequence[Command], see: Callable[[list[Any]], object]) -> None:
+        """Open a connection to each server, send these over it and `see` its replies."""
         ...
 
     def close(self) -> None:
@@ -65,8 +66,11 @@ class SyncLink:
     All raise StoreError, and nothing else.
     """
 
-    def __init__(self, place: Place | None, client: Any, shown: str, scripts: dict[str, Script]) -> None:
+    def __init__(
+        self, place: Place | None, client: Any, shown: str, scripts: dict[str, Script], notice: EvictionNotice
+    ) -> None:
         self.shown = shown
+        self._notice = notice
         self._place = place
         self._client = client
         self._scripts = scripts
@@ -76,7 +80,7 @@ class SyncLink:
     @classmethod
     def of_client(cls, client: Any, shown: str) -> SyncLink:
         """Over the connections that a client of redis-py makes."""
-        return cls(None, client, shown, {})
+        return cls(None, client, shown, {}, EvictionNotice(shown))
 
     @property
     def client(self) -> Any:
@@ -166,7 +170,7 @@ class SyncLink:
         return replies
 
     def _connect(self) -> None:
-        self._opened().open(first_commands(self._scripts))
+        self._opened().open(first_commands(self._scripts), self._notice.see)
 
     def _opened(self) -> Connections:
         """The connections: of our own, which cost less than those of a client and keep deadlines."""
@@ -204,6 +208,6 @@ class _OwnClient:
     def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
         return execute_one_by_one(self.execute, requests)
 
-    def open(self, commands: Sequence[Command]) -> None: ...
+    def open(self, commands: Sequence[Command], see: Callable[[list[Any]], object]) -> None: ...
 
     def close(self) -> None: ...
