@@ -65,6 +65,30 @@ def test_a_client_of_a_cluster_for_asyncio_does_all_that_a_store_does(options: d
     asyncio.run(run())
 
 
+NEVER = redis.retry.Retry(NoBackoff(), 0)
+
+
+def warned(caplog: pytest.LogCaptureFixture, client: Any) -> bool:
+    """Whether the log warns of a client that would charge twice."""
+    caplog.clear()
+    RedisStore(client)
+    return any("retry=Retry(NoBackoff(), 0)" in record.getMessage() for record in caplog.records)
+
+
+def test_a_client_that_would_send_a_lost_call_again_is_told_of(
+    nodes: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = nodes.servers[0].port
+    with redis.Redis(port=port) as client, redis.RedisCluster(HOST, port) as in_cluster:
+        assert warned(caplog, client)
+        assert warned(caplog, in_cluster)
+    with redis.Redis(port=port, retry=NEVER) as client, redis.RedisCluster(HOST, port, retry=NEVER) as in_cluster:
+        assert not warned(caplog, client)
+        assert not warned(caplog, in_cluster)
+    assert warned(caplog, redis.asyncio.RedisCluster(HOST, port))
+    assert not warned(caplog, redis.asyncio.Redis(port=port))  # whose calls go over a connection of ours
+
+
 @pytest.fixture
 def partial_nodes() -> Iterator[Cluster]:
     """Servers that go on when one of them is away."""
@@ -82,7 +106,7 @@ def own(request: pytest.FixtureRequest, partial_nodes: Cluster) -> Iterator[Aske
         "socket_connect_timeout": 0.1,
         "require_full_coverage": False,
     }
-    make: Any = partial(redis.RedisCluster, retry=redis.retry.Retry(NoBackoff(), 0))
+    make: Any = partial(redis.RedisCluster, retry=NEVER)
     if request.param == "async":
         make = partial(redis.asyncio.RedisCluster, retry=redis.asyncio.retry.Retry(NoBackoff(), 0))
     client: Any = make(**options)
