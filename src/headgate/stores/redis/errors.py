@@ -37,6 +37,8 @@ _LASTING = {
     "NOAUTH": "it asks for a password: put it into the store's URL",
     "WRONGPASS": "the user or the password is wrong",
     "CROSSSLOT": "it is a Cluster: use redis+cluster://",
+    "MOVED": "it is a Cluster: use redis+cluster://",
+    "NOCLUSTER": "it is no Cluster: use redis:// or redis+sentinel://",
 }
 
 
@@ -64,6 +66,8 @@ def store_error(error: Exception, shown: str) -> StoreError:
         return StoreKeyError(f"{shown}: {_LASTING[code]} ({code})")
     if code in _LASTING:
         return StoreError(f"{shown}: {_LASTING[code]} ({code})")
+    if (unknown := _UNKNOWN.search(text)) is not None:  # what follows tells the key
+        return StoreError(f"{shown}: it has no command {unknown[1] or 'that a script calls'}: {_NO_COMMAND}")
     if isinstance(error, exceptions.ResponseError):
         return StoreError(f"{shown}: refused: {text[:200]}")
     return StoreUnavailable(f"{shown}: cannot be reached: {_reason(error)}")
@@ -109,8 +113,12 @@ _CLASSES = {
     "OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING",
     "MasterDownError": "MASTERDOWN", "ClusterDownError": "CLUSTERDOWN", "TryAgainError": "TRYAGAIN",
     "NoPermissionError": "NOPERM", "AuthenticationError": "WRONGPASS", "MaxClientsError": "MAXCLIENTS",
+    "MovedError": "MOVED", "AskError": "MOVED",
 }  # fmt: skip
 """redis-py takes the code off some texts."""
+
+_UNKNOWN = re.compile(r"unknown (?:redis )?command(?:,? [`'\"]([A-Za-z|]{1,30})[`'\"])?", re.IGNORECASE)
+_NO_COMMAND = "it was renamed or disabled there, or this is a Sentinel (redis+sentinel://) or no Redis at all"
 
 _MOST_CAUSES = 8
 
@@ -118,6 +126,7 @@ _REASONS = {"MasterNotFoundError": "no Sentinel that answers knows a primary of 
 
 _PHRASES = {
     "Authentication required": "NOAUTH",
+    "cluster support disabled": "NOCLUSTER",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
     # What scripts run into where a value is none that they have written:
     "data string too short": "NOSTATE",
