@@ -128,6 +128,7 @@ _PHRASES = {
     "Authentication required": "NOAUTH",
     "cluster support disabled": "NOCLUSTER",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
+    "ACL failure in script": "NOPERM",
     # What scripts run into where a value is none that they have written:
     "data string too short": "NOSTATE",
     "attempt to ": "NOSTATE",
