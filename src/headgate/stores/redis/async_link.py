@@ -18,7 +18,7 @@ from headgate.drive import drive_async
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.clients import open_async_connection, open_async_pool
 from headgate.stores.redis.commands import ScriptCall
-from headgate.stores.redis.errors import store_error, unconnected
+from headgate.stores.redis.errors import never_sent, store_error, unconnected
 from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.first_connection import first_commands
 from headgate.stores.redis.multiplexer import Multiplexer
@@ -77,7 +77,10 @@ class AsyncLink:
         command = call.by_sha
         try:
             if not connections.first_is_over:
-                within_s = await connections.connect_first()
+                try:
+                    within_s = await connections.connect_first()
+                except Exception as error:
+                    raise never_sent(store_error(error, self.shown)) from error
             try:
                 if connections.multiplexer is not None:
                     return await connections.multiplexer.ask(command, within_s=within_s)
@@ -390,7 +393,7 @@ class _LoopConnections:
                     await connection.connect()
             except Exception as error:
                 await connection.disconnect(nowait=True)
-                raise store_error(error, self._shown) from error
+                raise never_sent(store_error(error, self._shown)) from error
             return connection
 
         multiplexer = self._multiplexers[address] = Multiplexer(connect, self._shown, self._timeout_s)

@@ -6,11 +6,13 @@ import os
 import re
 import socket
 import ssl
-from typing import Any
+from typing import Any, TypeVar
 
 from redis import exceptions
 
 from headgate.errors import StoreError, StoreKeyError, StoreTimeout, StoreUnavailable
+
+E = TypeVar("E", bound=BaseException)
 
 _WAYS_OUT = {
     "OOM": "its memory is full: raise maxmemory, or give the limiter a server of its own",
@@ -46,6 +48,18 @@ def store_error(error: Exception, shown: str) -> StoreError:
     """The error of a call; `shown` names the server."""
     if isinstance(error, StoreError):
         return error
+    told = _told(error, shown)
+    told.was_sent = told.was_sent and getattr(error, "was_sent", True)
+    return told
+
+
+def never_sent(error: E) -> E:
+    """An error that kept a call from being sent, for `store_error` to tell."""
+    error.was_sent = False  # type: ignore[attr-defined]
+    return error
+
+
+def _told(error: Exception, shown: str) -> StoreError:
     if isinstance(error, exceptions.TimeoutError | TimeoutError):
         if str(error) == NO_CONNECTION:
             return unconnected(shown)
@@ -100,7 +114,7 @@ def sound(reply: Any) -> Any:
 def unconnected(shown: str) -> StoreTimeout:
     """The error of a call that was never sent, for want of a connection."""
     over = " over TLS" if shown.startswith("rediss") else ""
-    return StoreTimeout(f"{shown}: no answer in time to a connection{over}; nothing was charged")
+    return never_sent(StoreTimeout(f"{shown}: no answer in time to a connection{over}; nothing was charged"))
 
 
 NO_CONNECTION = "Timeout connecting to server"

@@ -15,7 +15,7 @@ from copy import copy
 from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
-from headgate.stores.redis.errors import NO_CONNECTION, without_frames
+from headgate.stores.redis.errors import NO_CONNECTION, never_sent, without_frames
 from headgate.stores.redis.eviction import ASKED
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.url import Place
@@ -93,7 +93,7 @@ class FirstAttempt:
         if not in_time:
             attempt.error = attempt.error or exceptions.TimeoutError(NO_CONNECTION)
         if attempt.error is not None:
-            raise _again(attempt.error)
+            raise never_sent(_again(attempt.error))
         return attempt
 
     def patience_s(self) -> float:

@@ -20,7 +20,7 @@ from hiredis import pack_command
 from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
-from headgate.stores.redis.errors import NO_CONNECTION, sound, without_frames
+from headgate.stores.redis.errors import NO_CONNECTION, never_sent, sound, without_frames
 
 Command = tuple[Any, ...]
 
@@ -44,7 +44,7 @@ class _Waiter:
         error, self.error = self.error, None
         if error is not None:
             try:
-                raise error
+                raise never_sent(error)
             finally:
                 del error  # see `without_frames`
         return self.connection
