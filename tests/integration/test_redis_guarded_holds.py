@@ -293,3 +293,17 @@ def test_settlements_reach_the_servers_of_a_cluster_that_answer_though_another_i
         store = RedisStore(f"{nodes.url}?timeout=10s")
         with Limiter(LIMITS, store=store, name="held") as other:
             assert [other.peek(keys[server], 0).limits[0].remaining for server in others] == [99, 99]
+
+
+@pytest.mark.parametrize("choice", ["local", "closed"])
+@pytest.mark.parametrize("colour", COLOURS)
+def test_what_was_never_sent_leaves_nothing_to_settle_later(
+    colour: str, choice: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(colour, 1, on_error=choice) as asker:
+        for _ in range(5):
+            held = asker.reserve("key", 2, lease=60)
+            if held:
+                assert asker.commit(held.id, 1).degraded == "local"
+        assert counts(asker) == (0, 0, 0)
+    assert not any("settlements are lost" in record.getMessage() for record in caplog.records)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from redis.crc import key_slot
 from redis_askers import COLOURS, Asker, wait_for
-from redis_servers import Cluster, Server, cluster
+from redis_servers import SERVICE, Cluster, Server, cluster, sentinels
 from stalls import timed
+from tcp_proxy import HOST, TcpProxy
 
 from headgate import AsyncLimiter
 
@@ -115,3 +117,24 @@ def test_event_loops_that_each_serve_one_request_know_together_which_server_is_s
     assert set(told) == {"local"}
     assert took_s() < 15 * 0.3
     away.go_on()
+
+
+@contextmanager
+def behind_a_silent_one(kind: str) -> Iterator[str]:
+    """The URL of a Cluster or of Sentinels of which the first does not answer, and all deadlines are the same."""
+    with ExitStack() as running:
+        if kind == "sentinel":
+            ports, path = running.enter_context(sentinels()).sentinel_ports, f"{SERVICE}/0"
+        else:
+            ports, path = [server.port for server in running.enter_context(cluster(replicas_each=0)).servers], ""
+        first = running.enter_context(TcpProxy(ports[0]))
+        first.silence()
+        places = ",".join(f"{HOST}:{port}" for port in (first.port, *ports[1:]))
+        yield f"redis+{kind}://{places}/{path}?timeout=2s&connect_timeout=2s"
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+def test_a_first_server_that_does_not_answer_leaves_time_to_ask_the_next_one(kind: str, colour: str) -> None:
+    with behind_a_silent_one(kind) as url, Asker(colour, "7/minute log", url) as asker:
+        assert asker.hit("key").degraded == ""

@@ -244,10 +244,17 @@ class HoldingTable(PythonTable):
     def _settled(self, held: HeldLimit, actual: int, now_us: int) -> tuple[CompiledLimit, State, int]:
         """(the numbers that it is in, the state, the refunds) of a limit after a hold of it is settled.
 
-        A state stays in its numbers. What is unused goes back only where those count alike.
+        A state stays in its numbers. What is unused goes back only where those count alike. One that has ended in other
+        numbers is forgotten first: what is settled comes to the same whether or not it was before.
         """
+        numbers = held.parts[-1].limit
         entry = self._entries.get(held.name)
-        numbers, state = (held.parts[-1].limit, None) if entry is None else (entry.limit, entry.state)
+        if entry is not None and entry.limit != numbers and not measure_us(entry.limit, entry.state, now_us)[1]:
+            self._drop(held.name)
+            entry = None
+        state = None
+        if entry is not None:
+            numbers, state = entry.limit, entry.state
         change = actual - held.cost
         standing, refunds = settle(numbers, state, now_us, held.parts, change, held.key.refunds)
         if change > 0 and not fits(numbers, standing):

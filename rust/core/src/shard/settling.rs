@@ -102,6 +102,12 @@ impl<B: Backing> Shard<B> {
         (change <= 0 || transition::fits(&settling.limit, numbers)).then_some(settling)
     }
 
+    /// Whether there is a state at a place, in other numbers than those of the limit of this number.
+    #[inline(always)]
+    pub fn has_other_numbers(&self, place: Place, number: u32) -> bool {
+        matches!(place, Place::Found(index) if !self.backing.slots()[index].is_of(number))
+    }
+
     /// Write the state of a log that was settled.
     #[cold]
     pub fn settle_log(&mut self, index: usize, settling: &Settling, parts: &[Part], limits: &impl Limits, now_us: i64) {

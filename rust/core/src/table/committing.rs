@@ -79,6 +79,7 @@ impl<S: Storage> Table<S> {
         let told = |group: usize| actuals[if actuals.len() == 1 { 0 } else { group }];
         let actuals: SmallVec<[i64; 2]> =
             amounts.iter().enumerate().map(|(group, amount)| told(group).unwrap_or(amount.held)).collect();
+        self.forget_ended(shares, now_us);
         let mut settlings: SmallVec<[Option<Settling>; 2]> = SmallVec::with_capacity(shares.limits.len());
         for limit in 0..shares.limits.len() {
             settlings.push(match shares.held(limit) {
@@ -129,6 +130,22 @@ impl<S: Storage> Table<S> {
             }
         }
         Ok(Ok(actuals))
+    }
+
+    /// Forget the states that have ended in other numbers than the hold was charged under last: what is settled comes to
+    /// the same whether or not they were forgotten before.
+    #[inline]
+    fn forget_ended<'table>(&'table self, shares: &mut Shares<'table, S>, now_us: i64) {
+        for limit in 0..shares.limits.len() {
+            let number = shares.held(limit).and_then(|(held, _)| held.parts.last()).map(|part| part.number);
+            let Location { shard_number, guard, tag, place } = shares.transaction.locked.locations[limit];
+            let shard = &mut shares.transaction.locked.guards[guard];
+            if number.is_some_and(|number| shard.has_other_numbers(place, number)) {
+                shard.drop_nothing(tag, self.storage.limits(), now_us);
+                self.storage.settle(shard_number, shard);
+                shares.transaction.find_again();
+            }
+        }
     }
 
     /// Make room for the state of a limit that is about to be settled. A debt of a key that was forgotten needs room

@@ -15,9 +15,28 @@ const TIDY: usize = 8;
 const TAG: usize = 0;
 
 impl MappedBacking<'_> {
-    /// No hold is forgotten before this moment; None where there is none.
-    pub(super) fn soonest_us(&self) -> Option<i64> {
-        (self.weight() != 0).then(|| self.soonest())
+    /// When the first hold is forgotten, or a microsecond later; None where there is none.
+    ///
+    /// All of them are looked at where the one that was first has changed, or was forgotten.
+    #[cold]
+    pub(super) fn soonest_us(&mut self) -> Option<i64> {
+        if self.weight() == 0 {
+            return None;
+        }
+        if self.journal.word(SOONEST) & 1 == 1 {
+            let first_us = self.each_hold().map(|cell| self.forget_us(cell)).min()?;
+            self.journal.set(SOONEST, first_us as u64 & !1);
+        }
+        Some(self.soonest() | 1)
+    }
+
+    /// A hold is about to be forgotten at another moment, or now.
+    #[inline(always)]
+    pub(super) fn doubt_soonest(&mut self, cell: u32) {
+        let soonest = self.journal.word(SOONEST);
+        if self.forget_us(cell) as u64 & !1 == soonest {
+            self.journal.set(SOONEST, soonest.saturating_sub(1));
+        }
     }
 
     /// Look at a few holds, and forget those whose time is over.
@@ -127,9 +146,10 @@ impl MappedBacking<'_> {
         }
     }
 
-    /// The hand has passed all cells.
+    /// The hand has passed all cells; of some the moments have changed since.
     fn end_round(&mut self) {
-        self.journal.set(SOONEST, self.journal.word(PASSED));
+        let passed = self.journal.word(PASSED);
+        self.journal.set(SOONEST, if passed == 0 { 0 } else { (passed - 1) | 1 });
         self.journal.set(PASSED, 0);
     }
 
@@ -156,6 +176,7 @@ impl MappedBacking<'_> {
                 self.drop_cell(held.key);
             }
         }
+        self.doubt_soonest(cell);
         self.drop_hold(cell);
         let (weight, settled) = halves(self.journal.word(HELD));
         self.write_words(HELD, [word_of(weight.wrapping_sub(own), settled.wrapping_sub(was_settled))]);

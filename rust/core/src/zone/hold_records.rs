@@ -67,6 +67,7 @@ impl MappedBacking<'_> {
         let was_many = self.cell(cell, KIND) & MANY != 0;
         let former = halves(self.cell(cell, ACTUAL));
         let kind = kind_of(record) | self.cell(cell, KIND) & BY_CELL;
+        self.doubt_soonest(cell);
         self.write_cell(cell, UNTIL, [record.until_us as u64, record.forget_us as u64, kind]);
         match &record.content {
             Content::One(one) => {
@@ -96,6 +97,7 @@ impl MappedBacking<'_> {
     /// Settle a hold of one limit; if it had places in flight, they no longer are.
     pub(super) fn write_settled(&mut self, cell: u32, forget_us: i64, actual: i64) {
         let kind = self.cell(cell, KIND) & !IN_FLIGHT | SETTLED;
+        self.doubt_soonest(cell);
         self.write_cell(cell, FORGET, [forget_us as u64, kind, actual as u64]);
     }
 

@@ -231,10 +231,10 @@ impl MappedBacking<'_> {
     /// A hold is added that is forgotten at this moment.
     #[inline(always)]
     fn note_forget_us(&mut self, forget_us: i64) {
-        for word in [SOONEST, PASSED] {
+        for (word, noted) in [(SOONEST, forget_us as u64 & !1), (PASSED, forget_us as u64)] {
             let moment = self.journal.word(word);
             if moment == 0 || forget_us < moment as i64 {
-                self.journal.set(word, forget_us as u64);
+                self.journal.set(word, noted);
             }
         }
     }
@@ -249,6 +249,7 @@ impl MappedBacking<'_> {
             self.remember(key);
             return self.take_cell(Kind::Hold);
         }
+        self.doubt_soonest(former);
         let former_key = self.key_cell(former);
         if former_key != key {
             self.let_key_go(former_key);

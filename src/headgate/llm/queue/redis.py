@@ -20,6 +20,7 @@ from headgate.llm.queue.backlog import Bounds, Claim, Fairness, Finished, Gone, 
 from headgate.llm.queue.job import Job, JobState, Order, Position, QueueFull, UnknownJob
 from headgate.llm.queue.memory import answer_of, starts_in
 from headgate.llm.queue.news import News
+from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.url import Place, read_url
 
 log = logging.getLogger("headgate")
@@ -205,7 +206,7 @@ def _link_to(place: Place) -> Any:
         from headgate.stores.redis.async_link import AsyncLink
     except ModuleNotFoundError as error:
         raise MissingExtraError("a queue on Redis", extra="redis") from error
-    return AsyncLink(place, None, place.shown, {})
+    return AsyncLink(place, None, place.shown, {}, EvictionNotice(place.shown))
 
 
 def _claims(told: list[bytes]) -> tuple[Claim, ...]:

@@ -18,9 +18,11 @@ from headgate.drive import drive_async
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.clients import open_async_connection, open_async_pool
 from headgate.stores.redis.commands import ScriptCall
-from headgate.stores.redis.errors import store_error, unconnected
+from headgate.stores.redis.errors import never_sent, store_error, unconnected
+from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.first_connection import first_commands
 from headgate.stores.redis.multiplexer import Multiplexer
+from headgate.stores.redis.own_cluster import OwnCluster
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.silent_servers import SilentServers
@@ -50,9 +52,12 @@ _PATIENCE_S = 5.0
 class AsyncLink:
     """How event loops reach the servers of a store: as `SyncLink`, awaited. Each loop has its own connections."""
 
-    def __init__(self, place: Place | None, client: Any, shown: str, scripts: dict[str, Script]) -> None:
+    def __init__(
+        self, place: Place | None, client: Any, shown: str, scripts: dict[str, Script], notice: EvictionNotice
+    ) -> None:
         self._place = place
         self._scripts = scripts
+        self._notice = notice
         self._pid = os.getpid()
         self._client = client
         self.shown = shown
@@ -64,7 +69,7 @@ class AsyncLink:
     @classmethod
     def of_client(cls, client: Any, shown: str) -> AsyncLink:
         """Over the connections that a client of redis-py makes."""
-        return cls(None, client, shown, {})
+        return cls(None, client, shown, {}, EvictionNotice(shown))
 
     async def run(self, call: ScriptCall) -> Any:
         """The reply of a script."""
@@ -72,7 +77,10 @@ class AsyncLink:
         command = call.by_sha
         try:
             if not connections.first_is_over:
-                within_s = await connections.connect_first()
+                try:
+                    within_s = await connections.connect_first()
+                except Exception as error:
+                    raise never_sent(store_error(error, self.shown)) from error
             try:
                 if connections.multiplexer is not None:
                     return await connections.multiplexer.ask(command, within_s=within_s)
@@ -162,7 +170,7 @@ class AsyncLink:
         if connections is None:
             self._leave_closed_loops()
             connections = self._by_loop[loop] = _LoopConnections(
-                self._place, self._client, self.shown, self._timeout_s, self._scripts, self._silent
+                self._place, self._client, self.shown, self._timeout_s, self._scripts, self._notice, self._silent
             )
         self._last = (loop, connections)
         return connections
@@ -187,6 +195,7 @@ class _LoopConnections:
         shown: str,
         timeout_s: float,
         scripts: dict[str, Script],
+        notice: EvictionNotice,
         silent: SilentServers,
     ) -> None:
         self._place = place
@@ -194,11 +203,13 @@ class _LoopConnections:
         self._timeout_s = timeout_s
         self._multiplexers: dict[Address | None, Multiplexer] = {}
         self._own_cluster = client if isinstance(client, redis.asyncio.RedisCluster) else None
+        self._servers = OwnCluster(client, shown, silent)
         self._pool: Any = None
         self._kind = "cluster" if self._own_cluster is not None else "single" if place is None else place.kind
         self._slots = SlotMap(() if place is None else place.addresses, silent)
         self._learned: asyncio.Task[None] | None = None
         self._scripts = scripts
+        self._notice = notice
         self.first_is_over = place is None
         """Whether the first connection was made here, or was not in its time."""
 
@@ -276,8 +287,10 @@ class _LoopConnections:
 
     async def _send_first(self, address: Address | None, commands: Sequence[Command], within_s: float) -> None:
         multiplexer = self._multiplexer(address)
-        replies = [multiplexer.ask(command, within_s=within_s) for command in commands]
-        for reply in await asyncio.gather(*replies, return_exceptions=True):
+        asked = [multiplexer.ask(command, within_s=within_s) for command in commands]
+        replies = await asyncio.gather(*asked, return_exceptions=True)
+        self._notice.see(replies)
+        for reply in replies:
             if isinstance(reply, BaseException) and not isinstance(reply, exceptions.ResponseError):
                 raise reply
 
@@ -296,7 +309,8 @@ class _LoopConnections:
         if self._own_cluster is not None:
             if command == ("PING",):  # redis-py makes one reply of those of several servers
                 return await self._own_cluster.ping()
-            return await self._own_cluster.execute_command(*command, **_AS_BYTES)
+            with self._servers.asking(key):
+                return await self._own_cluster.execute_command(*command, **_AS_BYTES)
         return await self._ask_cluster(key, command, within_s)
 
     async def _ask_cluster(self, key: bytes | None, command: Command, within_s: float | None = None) -> Any:
@@ -379,7 +393,7 @@ class _LoopConnections:
                     await connection.connect()
             except Exception as error:
                 await connection.disconnect(nowait=True)
-                raise store_error(error, self._shown) from error
+                raise never_sent(store_error(error, self._shown)) from error
             return connection
 
         multiplexer = self._multiplexers[address] = Multiplexer(connect, self._shown, self._timeout_s)

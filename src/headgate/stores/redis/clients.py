@@ -96,6 +96,20 @@ def can_listen(client: Any) -> bool:
     return pool is None or pool.max_connections > 1
 
 
+def sends_again(client: Any) -> bool:
+    """Whether a client of the caller's own sends a call again whose reply was lost, as redis-py's do by default.
+
+    One of asyncio for a single server does not: its calls go over a multiplexer.
+    """
+    if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
+        retry = getattr(client, "retry", None)
+    elif isinstance(client, redis.Redis):
+        retry = client.get_retry()
+    else:
+        return False
+    return getattr(retry, "_retries", 0) != 0
+
+
 async def closed(writer: asyncio.StreamWriter, within_s: float) -> None:
     """Wait until a connection is closed: over TLS the server has to agree, and the event loop may end then."""
     try:

@@ -57,12 +57,12 @@ class ClusterPools:
         """The replies to several commands, one by one; a refusal is an error among them."""
         return execute_one_by_one(self.execute, requests)
 
-    def open(self, commands: Sequence[Command]) -> None:
+    def open(self, commands: Sequence[Command], see: Callable[[list[Any]], object]) -> None:
         """Find out where the slots are and connect to each of their servers; one that does not answer is left out."""
         until_us = self._until_us()
         self._learn(0, until_us)
         opening = [
-            threading.Thread(target=self._open, args=(address, commands), name="headgate-connect", daemon=True)
+            threading.Thread(target=self._open, args=(address, commands, see), name="headgate-connect", daemon=True)
             for address in self._slots.servers()
         ]
         for thread in opening:
@@ -70,9 +70,9 @@ class ClusterPools:
         for thread in opening:
             thread.join(max(0.0, (until_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND))
 
-    def _open(self, address: Address, commands: Sequence[Command]) -> None:
+    def _open(self, address: Address, commands: Sequence[Command], see: Callable[[list[Any]], object]) -> None:
         with suppress(exceptions.RedisError, OSError):  # the first call to this server gets the error
-            self._pool_of(address).open(commands)
+            self._pool_of(address).open(commands, see)
 
     def close(self) -> None:
         """Close the connections that no call uses."""

@@ -6,11 +6,13 @@ import os
 import re
 import socket
 import ssl
-from typing import Any
+from typing import Any, TypeVar
 
 from redis import exceptions
 
 from headgate.errors import StoreError, StoreKeyError, StoreTimeout, StoreUnavailable
+
+E = TypeVar("E", bound=BaseException)
 
 _WAYS_OUT = {
     "OOM": "its memory is full: raise maxmemory, or give the limiter a server of its own",
@@ -37,6 +39,8 @@ _LASTING = {
     "NOAUTH": "it asks for a password: put it into the store's URL",
     "WRONGPASS": "the user or the password is wrong",
     "CROSSSLOT": "it is a Cluster: use redis+cluster://",
+    "MOVED": "it is a Cluster: use redis+cluster://",
+    "NOCLUSTER": "it is no Cluster: use redis:// or redis+sentinel://",
 }
 
 
@@ -44,6 +48,18 @@ def store_error(error: Exception, shown: str) -> StoreError:
     """The error of a call; `shown` names the server."""
     if isinstance(error, StoreError):
         return error
+    told = _told(error, shown)
+    told.was_sent = told.was_sent and getattr(error, "was_sent", True)
+    return told
+
+
+def never_sent(error: E) -> E:
+    """An error that kept a call from being sent, for `store_error` to tell."""
+    error.was_sent = False  # type: ignore[attr-defined]
+    return error
+
+
+def _told(error: Exception, shown: str) -> StoreError:
     if isinstance(error, exceptions.TimeoutError | TimeoutError):
         if str(error) == NO_CONNECTION:
             return unconnected(shown)
@@ -64,6 +80,8 @@ def store_error(error: Exception, shown: str) -> StoreError:
         return StoreKeyError(f"{shown}: {_LASTING[code]} ({code})")
     if code in _LASTING:
         return StoreError(f"{shown}: {_LASTING[code]} ({code})")
+    if (unknown := _UNKNOWN.search(text)) is not None:  # what follows tells the key
+        return StoreError(f"{shown}: it has no command {unknown[1] or 'that a script calls'}: {_NO_COMMAND}")
     if isinstance(error, exceptions.ResponseError):
         return StoreError(f"{shown}: refused: {text[:200]}")
     return StoreUnavailable(f"{shown}: cannot be reached: {_reason(error)}")
@@ -96,7 +114,7 @@ def sound(reply: Any) -> Any:
 def unconnected(shown: str) -> StoreTimeout:
     """The error of a call that was never sent, for want of a connection."""
     over = " over TLS" if shown.startswith("rediss") else ""
-    return StoreTimeout(f"{shown}: no answer in time to a connection{over}; nothing was charged")
+    return never_sent(StoreTimeout(f"{shown}: no answer in time to a connection{over}; nothing was charged"))
 
 
 NO_CONNECTION = "Timeout connecting to server"
@@ -109,8 +127,12 @@ _CLASSES = {
     "OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING",
     "MasterDownError": "MASTERDOWN", "ClusterDownError": "CLUSTERDOWN", "TryAgainError": "TRYAGAIN",
     "NoPermissionError": "NOPERM", "AuthenticationError": "WRONGPASS", "MaxClientsError": "MAXCLIENTS",
+    "MovedError": "MOVED", "AskError": "MOVED",
 }  # fmt: skip
 """redis-py takes the code off some texts."""
+
+_UNKNOWN = re.compile(r"unknown (?:redis )?command(?:,? [`'\"]([A-Za-z|]{1,30})[`'\"])?", re.IGNORECASE)
+_NO_COMMAND = "it was renamed or disabled there, or this is a Sentinel (redis+sentinel://) or no Redis at all"
 
 _MOST_CAUSES = 8
 
@@ -118,7 +140,9 @@ _REASONS = {"MasterNotFoundError": "no Sentinel that answers knows a primary of 
 
 _PHRASES = {
     "Authentication required": "NOAUTH",
+    "cluster support disabled": "NOCLUSTER",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
+    "ACL failure in script": "NOPERM",
     # What scripts run into where a value is none that they have written:
     "data string too short": "NOSTATE",
     "attempt to ": "NOSTATE",

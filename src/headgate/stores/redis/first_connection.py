@@ -15,7 +15,8 @@ from copy import copy
 from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
-from headgate.stores.redis.errors import NO_CONNECTION, without_frames
+from headgate.stores.redis.errors import NO_CONNECTION, never_sent, without_frames
+from headgate.stores.redis.eviction import ASKED
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.url import Place
 
@@ -23,9 +24,10 @@ from headgate.stores.redis.url import Place
 def first_commands(scripts: dict[str, Script]) -> list[tuple[str, ...]]:
     """What is sent over a first connection: the scripts of the limits that are known by then.
 
-    A server that asks for a password says so to the PING, and takes no long script.
+    A server that asks for a password says so to the PING, and takes no long script. An `EvictionNotice` sees what
+    is replied.
     """
-    return [("PING",), *(("SCRIPT", "LOAD", script.text) for script in list(scripts.values()))]
+    return [("PING",), *(("SCRIPT", "LOAD", script.text) for script in list(scripts.values())), ASKED]
 
 
 class _Attempt:
@@ -91,7 +93,7 @@ class FirstAttempt:
         if not in_time:
             attempt.error = attempt.error or exceptions.TimeoutError(NO_CONNECTION)
         if attempt.error is not None:
-            raise _again(attempt.error)
+            raise never_sent(_again(attempt.error))
         return attempt
 
     def patience_s(self) -> float:

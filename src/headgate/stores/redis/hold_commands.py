@@ -114,7 +114,7 @@ class HoldCommands:
             else:
                 answer = yield from self._reserve_apart(self._places(names, text, slot), head, names, costs, asked)
         except StoreError as lost:
-            lost.hold_id = text
+            lost.hold_id, lost.was_sent = text, lost.was_sent or not self.calls.are_few  # else others may have taken it
             raise
         if isinstance(answer, Conflict):
             raise conflicting(answer, head.identity, asked)

@@ -20,7 +20,7 @@ from hiredis import pack_command
 from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
-from headgate.stores.redis.errors import NO_CONNECTION, sound, without_frames
+from headgate.stores.redis.errors import NO_CONNECTION, never_sent, sound, without_frames
 
 Command = tuple[Any, ...]
 
@@ -44,7 +44,7 @@ class _Waiter:
         error, self.error = self.error, None
         if error is not None:
             try:
-                raise error
+                raise never_sent(error)
             finally:
                 del error  # see `without_frames`
         return self.connection
@@ -117,11 +117,12 @@ class ConnectionPool:
         self._give_back(connection)
         return replies
 
-    def open(self, commands: Sequence[Command]) -> None:
-        """Open a connection and send these over it; what a server refuses of them it is not told again."""
+    def open(self, commands: Sequence[Command], see: Callable[[list[Any]], object]) -> None:
+        """Open a connection, send these over it and `see` the replies; what a server refuses it is not told again."""
         if self._pid != os.getpid():
             self._begin()
-        self._give_back(self._opened(commands))
+        connection = self._opened(commands, see)
+        self._give_back(connection)
 
     def close(self) -> None:
         """Close the connections that no call uses."""
@@ -192,7 +193,7 @@ class ConnectionPool:
                 del self._openings[opening]
             self._give_back(connection)
 
-    def _opened(self, commands: Sequence[Command] = ()) -> Any:
+    def _opened(self, commands: Sequence[Command] = (), see: Callable[[list[Any]], object] | None = None) -> Any:
         """A new connection that has sent these commands.
 
         Its server may be slow to greet: a call waits no longer than its own deadline.
@@ -200,8 +201,8 @@ class ConnectionPool:
         connection = self._make()
         connection.socket_timeout = self._connect_s
         connection.connect()
-        if commands:
-            self._talk(connection, commands)
+        if see is not None:
+            see(self._talk(connection, commands))
         connection.socket_timeout = self._timeout_s
         connection._sock.settimeout(self._timeout_s)
         connection._parser._socket_timeout = self._timeout_s

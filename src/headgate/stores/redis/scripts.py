@@ -95,7 +95,7 @@ _FUNCTIONS = {
 _WORD = re.compile(r"\b[A-Z_]+\b")
 _NO_SWAPS: Mapping[str, str] = {}
 _OPTIONAL = (
-    "delay", "adopt", "keep_former", "brief", "take", "ask", "prolong", "free", "retake", "begin",
+    "delay", "adopt", "keep_former", "brief", "take", "ask", "prolong", "free", "retake", "begin", "sweep_all",
 )  # fmt: skip
 _DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
 

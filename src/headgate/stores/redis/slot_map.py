@@ -58,7 +58,7 @@ class SendTo(NamedTuple):
 def is_moving(error: Exception) -> bool:
     """Whether a server refuses a call since the slot is moving, or a script since some keys have moved."""
     is_asking = isinstance(error, exceptions.AskError) and not isinstance(error, exceptions.MovedError)
-    return is_asking or _PARTLY_MOVED in str(error)
+    return is_asking or _PARTLY_MOVED in str(error).lower()
 
 
 class SlotMap:

@@ -5,6 +5,7 @@ One script call a decision, by the server's clock; see docs/redis.md.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,15 +21,18 @@ from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Store, Store
 from headgate.stores.redis import scripts
 from headgate.stores.redis.async_link import AsyncLink
 from headgate.stores.redis.check_batches import decide_batch
-from headgate.stores.redis.clients import can_listen, open_client
+from headgate.stores.redis.clients import can_listen, open_client, sends_again
 from headgate.stores.redis.commands import Commands, ScriptCall
 from headgate.stores.redis.errors import store_error
+from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.limits import AsyncRedisLimits, RedisLimits
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.sync_link import SyncLink
 from headgate.stores.redis.turns import Turns
 from headgate.stores.redis.url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, check_prefix, read_url
+
+log = logging.getLogger("headgate")
 
 _SCANNED = 1000
 
@@ -61,8 +65,9 @@ class RedisStore(Store):
             self.prefix = place.prefix if prefix is None else self.prefix
             self.timeout_s = place.timeout_s
             self.is_cluster = place.kind == "cluster"
-            self._sync_link = SyncLink(place, None, self.shown, self._scripts)
-            self._async_link = AsyncLink(place, None, self.shown, self._scripts)
+            notice = EvictionNotice(self.shown)
+            self._sync_link = SyncLink(place, None, self.shown, self._scripts, notice)
+            self._async_link = AsyncLink(place, None, self.shown, self._scripts, notice)
             self.turns = Turns(None, lambda: open_client(place))
             return
         self.turns = Turns(server if can_listen(server) else None)
@@ -74,6 +79,12 @@ class RedisStore(Store):
             self._sync_link = SyncLink.of_client(server, self.shown)
         else:
             raise ConfigError(f"a Redis store is a URL or a client of redis-py, not a {type(server).__name__}")
+        if sends_again(server):
+            log.warning(
+                "%s sends a call again whose reply was lost, which may charge it twice: make the client with "
+                "retry=Retry(NoBackoff(), 0)",
+                self.shown,
+            )
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
         """The limits, ready to be asked from threads."""

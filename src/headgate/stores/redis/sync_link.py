@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import redis
@@ -14,10 +14,13 @@ from headgate.stores.redis.clients import open_client
 from headgate.stores.redis.cluster import ClusterPools
 from headgate.stores.redis.commands import ScriptCall
 from headgate.stores.redis.errors import sound, store_error
+from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.first_connection import FirstAttempt, first_commands
+from headgate.stores.redis.own_cluster import OwnCluster
 from headgate.stores.redis.pool import Command, ConnectionPool, execute_one_by_one
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
+from headgate.stores.redis.silent_servers import SilentServers
 from headgate.stores.redis.url import Place
 
 MOST_TOGETHER = 500
@@ -48,8 +51,8 @@ class Connections(Protocol):
         """The replies to several commands, in one write where that can be; a refusal is an error among them."""
         ...
 
-    def open(self, commands: Sequence[Command]) -> None:
-        """Open a connection to each server and send these over it."""
+    def open(self, commands: Sequence[Command], see: Callable[[list[Any]], object]) -> None:
+        """Open a connection to each server, send these over it and `see` its replies."""
         ...
 
     def close(self) -> None:
@@ -63,18 +66,21 @@ class SyncLink:
     All raise StoreError, and nothing else.
     """
 
-    def __init__(self, place: Place | None, client: Any, shown: str, scripts: dict[str, Script]) -> None:
+    def __init__(
+        self, place: Place | None, client: Any, shown: str, scripts: dict[str, Script], notice: EvictionNotice
+    ) -> None:
         self.shown = shown
+        self._notice = notice
         self._place = place
         self._client = client
         self._scripts = scripts
         self._first = None if place is None else FirstAttempt(place)
-        self._connections: Connections | None = _OwnClient(client) if place is None else None
+        self._connections: Connections | None = _OwnClient(client, shown) if place is None else None
 
     @classmethod
     def of_client(cls, client: Any, shown: str) -> SyncLink:
         """Over the connections that a client of redis-py makes."""
-        return cls(None, client, shown, {})
+        return cls(None, client, shown, {}, EvictionNotice(shown))
 
     @property
     def client(self) -> Any:
@@ -164,7 +170,7 @@ class SyncLink:
         return replies
 
     def _connect(self) -> None:
-        self._opened().open(first_commands(self._scripts))
+        self._opened().open(first_commands(self._scripts), self._notice.see)
 
     def _opened(self) -> Connections:
         """The connections: of our own, which cost less than those of a client and keep deadlines."""
@@ -183,21 +189,25 @@ class SyncLink:
 class _OwnClient:
     """A client of the caller's own, which has connections and deadlines of its own."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, shown: str) -> None:
         self._client = client
-        self._is_cluster = isinstance(client, redis.RedisCluster)
+        is_cluster = isinstance(client, redis.RedisCluster)
+        self._cluster = OwnCluster(client, shown, SilentServers()) if is_cluster else None
 
     def execute(self, key: bytes | None, command: Command) -> Any:
-        if self._is_cluster and command == ("PING",):
+        if self._cluster is None:
+            return self._client.execute_command(*command, **_AS_BYTES)
+        if command == ("PING",):
             return self._client.ping()
-        options: dict[str, Any] = {"target_nodes": "random"} if self._is_cluster and len(command) == 1 else _AS_BYTES
-        return self._client.execute_command(*command, **options)
+        options: dict[str, Any] = {"target_nodes": "random"} if len(command) == 1 else _AS_BYTES
+        with self._cluster.asking(key):
+            return self._client.execute_command(*command, **options)
 
     execute_first = execute
 
     def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
         return execute_one_by_one(self.execute, requests)
 
-    def open(self, commands: Sequence[Command]) -> None: ...
+    def open(self, commands: Sequence[Command], see: Callable[[list[Any]], object]) -> None: ...
 
     def close(self) -> None: ...

@@ -72,7 +72,8 @@ class Place(NamedTuple):
     @property
     def each_s(self) -> float:
         """How long one of several servers is waited for that tell the way, so that another one can be asked then."""
-        return max(self.first_s / (len(self.addresses) + 1), self.timeout_s)
+        enough_s = self.timeout_s if len(self.addresses) == 1 else min(self.timeout_s, self.first_s / 2)
+        return max(self.first_s / (len(self.addresses) + 1), enough_s)
 
 
 def is_redis(url: str) -> bool:

@@ -79,6 +79,10 @@ for number = 1, count do
     elseif value then
       mark = sub(value, -#mark)
     end
+    if value and kind ~= PLACES and (kind ~= last_kind or mark ~= last_mark) then
+      --@ include settle.ended
+      if ended then kind, mark = last_kind, last_mark end
+    end
     written[number] = {kind, mark}
     --@ each ALGORITHM
     if kind == CODE then
@@ -96,6 +100,23 @@ for number = 1, count do
     if not fits then return pack('<c1Hd', 'D', asked[number] or 0, actuals[group_of[number]]) end
   end
 end
+
+--@ ended
+-- Forget a state that has ended in other numbers: what is settled comes to the same whether or not it was forgotten before.
+local mode, ended, remaining, reset_after, next_after = PEEK, false, 0, 0, 0
+--@ each ALGORITHM
+if kind == CODE then
+  --@ include steps.numbers
+  --@ include ALGORITHM.read
+  --@ include ALGORITHM.roll
+  --@ include steps.measure
+  if reset_after == 0 then
+    ended = true
+    --@ include ALGORITHM.sweep_all
+    --@ include hash_io.drop
+  end
+end
+--@ end
 
 --@ change
 -- Amend what was charged: what is unused goes off the last part first, what is missing onto the last.

@@ -1,0 +1,43 @@
+"""Whether a server evicts keys when its memory is full: limits are forgotten then, and nothing else would say so."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+
+log = logging.getLogger("headgate")
+
+ASKED = ("INFO", "memory")
+"""What a server is asked over a first connection. It may refuse: then nothing is known."""
+
+_HARMLESS = ("noeviction", "volatile-ttl")
+"""The policies that docs/redis.md recommends."""
+
+_FIELD = re.compile(rb"^(maxmemory|maxmemory_policy):([a-z0-9-]{1,40})\r?$", re.MULTILINE)
+
+
+class EvictionNotice:
+    """Tells in the log, once, that a server of a store evicts keys."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+        self._is_told = False
+
+    def see(self, replies: Sequence[Any]) -> None:
+        """Look at what a server replied to the commands of a first connection, of which ASKED is the last."""
+        reply = replies[-1] if replies else None
+        if self._is_told or not isinstance(reply, bytes):
+            return
+        told = {name.decode(): value.decode() for name, value in _FIELD.findall(reply)}
+        policy = told.get("maxmemory_policy", "noeviction")
+        if policy in _HARMLESS or told.get("maxmemory", "0") == "0":
+            return
+        self._is_told = True
+        log.warning(
+            "%s evicts keys when its memory is full (maxmemory-policy %s): what is kept there is forgotten then; "
+            "use noeviction, and a server of its own",
+            self._shown,
+            policy,
+        )

@@ -1,0 +1,63 @@
+"""Stores whose URL names another kind of server than is there: the error says what to change, and tells no key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from redis_askers import COLOURS, Asker
+from redis_servers import cluster, sentinels, single
+from tcp_proxy import HOST
+
+from headgate.errors import StoreError
+from headgate.stores.redis.store import RedisStore
+
+pytestmark = pytest.mark.integration
+KEYS = ["jane@example.org", "john@example.org", "jim@example.org", "joan@example.org", "jack@example.org"]
+"""One server of a Cluster has not all of them."""
+
+
+@contextmanager
+def port_of(kind: str) -> Iterator[int]:
+    if kind == "cluster":
+        with cluster(replicas_each=0) as nodes:
+            yield nodes.servers[0].port
+    elif kind == "sentinel":
+        with sentinels() as servers:
+            yield servers.sentinel_ports[0]
+    else:
+        with single(*([kind] if kind else [])) as server:
+            yield server.port
+
+
+def store_of(url: str) -> RedisStore:
+    return RedisStore(f"{url}?timeout=5s")
+
+
+def refused(asker: Asker, key: str) -> str:
+    """What the error of a hit says; nothing where there is none."""
+    try:
+        asker.hit(key)
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize(
+    ("scheme", "there", "path", "told"),
+    [
+        ("redis", "cluster", "", "it is a Cluster: use redis+cluster:"),
+        ("redis", "sentinel", "", "it has no command EVALSHA: it was renamed or disabled there, or this is a Sentinel"),
+        ("redis+cluster", "", "", "it is no Cluster: use redis://"),
+        ("redis+sentinel", "", "/main", "it has no command SENTINEL: "),
+        ("redis", "rename-command EVALSHA other", "", "it has no command EVALSHA: it was renamed or disabled"),
+        ("redis", 'rename-command TIME ""', "", "it has no command that a script calls: it was renamed or disabled"),
+    ],
+)
+def test_a_server_of_another_kind_is_told(scheme: str, there: str, path: str, told: str, colour: str) -> None:
+    with port_of(there) as port, Asker(colour, "7/minute", store_of(f"{scheme}://{HOST}:{port}{path}")) as asker:
+        errors = [said for key in KEYS if (said := refused(asker, key))]
+    assert told in errors[0]
+    assert not any(key in said for key in KEYS for said in errors)
