@@ -5,7 +5,7 @@ use crate::algorithms::leases::Lease;
 use crate::limit::LARGEST;
 use crate::zone::backing::MappedBacking;
 use crate::zone::hold_records::is_replaceable;
-use crate::zone::journal::{HAND, HELD, PASSED, SOONEST};
+use crate::zone::journal::{DOUBT, HAND, HELD, PASSED, SOONEST};
 use crate::zone::pool::{KIND, Kind, halves, word_of};
 use crate::zone::tries::Trie;
 
@@ -15,7 +15,7 @@ const TIDY: usize = 8;
 const TAG: usize = 0;
 
 impl MappedBacking<'_> {
-    /// When the first hold is forgotten, or a microsecond later; None where there is none.
+    /// When the first hold is forgotten; None where there is none.
     ///
     /// All of them are looked at where the one that was first has changed, or was forgotten.
     #[cold]
@@ -23,19 +23,19 @@ impl MappedBacking<'_> {
         if self.weight() == 0 {
             return None;
         }
-        if self.journal.word(SOONEST) & 1 == 1 {
+        if self.journal.word(SOONEST) & DOUBT != 0 {
             let first_us = self.each_hold().map(|cell| self.forget_us(cell)).min()?;
-            self.journal.set(SOONEST, first_us as u64 & !1);
+            self.journal.set(SOONEST, first_us as u64);
         }
-        Some(self.soonest() | 1)
+        Some(self.soonest())
     }
 
     /// A hold is about to be forgotten at another moment, or now.
     #[inline(always)]
     pub(super) fn doubt_soonest(&mut self, cell: u32) {
         let soonest = self.journal.word(SOONEST);
-        if self.forget_us(cell) as u64 & !1 == soonest {
-            self.journal.set(SOONEST, soonest.saturating_sub(1));
+        if self.forget_us(cell) as u64 == soonest {
+            self.journal.set(SOONEST, soonest | DOUBT);
         }
     }
 
@@ -149,7 +149,7 @@ impl MappedBacking<'_> {
     /// The hand has passed all cells; of some the moments have changed since.
     fn end_round(&mut self) {
         let passed = self.journal.word(PASSED);
-        self.journal.set(SOONEST, if passed == 0 { 0 } else { (passed - 1) | 1 });
+        self.journal.set(SOONEST, if passed == 0 { 0 } else { passed | DOUBT });
         self.journal.set(PASSED, 0);
     }
 
@@ -198,6 +198,6 @@ impl MappedBacking<'_> {
     }
 
     fn soonest(&self) -> i64 {
-        self.journal.word(SOONEST).min(2 * LARGEST as u64) as i64
+        (self.journal.word(SOONEST) & !DOUBT).min(2 * LARGEST as u64) as i64
     }
 }

@@ -6,7 +6,7 @@ use crate::holding::record::{ForgottenShare, HoldId, One, Record};
 use crate::holding::share::Part;
 use crate::holding::store::{HeldKey, HoldStore, IdSource, NewHold};
 use crate::zone::backing::MappedBacking;
-use crate::zone::journal::{FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS, PASSED, SOONEST};
+use crate::zone::journal::{DOUBT, FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS, PASSED, SOONEST};
 use crate::zone::lease_list::ZoneLeases;
 use crate::zone::pool::{CELL_WORDS, KIND, Kind, halves, word_of};
 use crate::zone::tries::{Trie, hash_of_id};
@@ -231,10 +231,10 @@ impl MappedBacking<'_> {
     /// A hold is added that is forgotten at this moment.
     #[inline(always)]
     fn note_forget_us(&mut self, forget_us: i64) {
-        for (word, noted) in [(SOONEST, forget_us as u64 & !1), (PASSED, forget_us as u64)] {
-            let moment = self.journal.word(word);
+        for word in [SOONEST, PASSED] {
+            let moment = self.journal.word(word) & !DOUBT;
             if moment == 0 || forget_us < moment as i64 {
-                self.journal.set(word, noted);
+                self.journal.set(word, forget_us as u64);
             }
         }
     }

@@ -51,9 +51,10 @@ pub(super) const LATER_CELLS: usize = 19;
 pub(super) const FRESH_CELLS: usize = 20;
 /// The tries of holds and of keys: their first cells.
 pub(super) const TRIES: usize = 21;
-/// No hold is forgotten before this moment. Where it is even, one is then, or a microsecond later; where it is odd, all may
-/// be later.
+/// The moment when the first hold is forgotten; with `DOUBT` no hold is before it, and all may be later.
 pub(super) const SOONEST: usize = 22;
+/// The bit of `SOONEST` that no moment has.
+pub(super) const DOUBT: u64 = 1 << 63;
 /// No hold that the clock's hand has passed is forgotten before this moment.
 pub(super) const PASSED: usize = 23;
 /// The cell that the hand is at, 0 before the first; and the number of the first chunk of this shard, and one more.
