@@ -45,6 +45,8 @@ pub struct Connection {
     /// Tells exchanges that the client sends no more.
     left: Notify,
     has_left: AtomicBool,
+    /// What has come next is handed over when all before it is answered.
+    holds_back: AtomicBool,
     /// The request that is refused, counted from 0, and why; NEVER for none.
     refused: AtomicU64,
     refusal: Mutex<Option<Refusal>>,
@@ -68,6 +70,7 @@ impl Connection {
             yielding: Notify::new(),
             left: Notify::new(),
             has_left: AtomicBool::new(false),
+            holds_back: AtomicBool::new(false),
             refused: AtomicU64::new(NEVER),
             refusal: Mutex::new(None),
             last: AtomicU64::new(NEVER),
@@ -149,6 +152,11 @@ impl Connection {
         }
     }
 
+    /// Whether the connection is to be woken when all is answered that was handed over.
+    pub fn hold_back(&self, holds_back: bool) {
+        self.holds_back.store(holds_back, Relaxed);
+    }
+
     pub fn has_left(&self) -> bool {
         self.has_left.load(Relaxed)
     }
@@ -204,7 +212,7 @@ pub struct Answering(pub Arc<Connection>);
 impl Drop for Answering {
     fn drop(&mut self) {
         self.0.waiting.end();
-        if self.0.has_left() {
+        if self.0.has_left() || self.0.holds_back.load(Relaxed) {
             self.0.woken.notify_one(); // now that all is answered, the protocol may learn of it
         }
     }

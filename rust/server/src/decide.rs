@@ -79,7 +79,7 @@ impl Answer {
     }
 }
 
-/// What a future gives that only ever waits to let others in between.
+/// What a future gives that only ever waits to let others in between, or for what other threads do.
 pub fn at_once<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     loop {
@@ -113,7 +113,7 @@ impl Pieces {
 pub struct InPieces(Pin<Box<dyn Future<Output = Answer> + Send>>);
 
 impl InPieces {
-    /// What a future gives that awaits `Pieces`.
+    /// What a future gives that awaits `Pieces`, and perhaps its turn before it begins.
     pub fn new(answer: impl Future<Output = Answer> + Send + 'static) -> Self {
         Self(Box::pin(answer))
     }

@@ -90,6 +90,13 @@ fn heads_of_many_fields_are_answered_among_others_in_their_order() {
         assert_eq!(connection.response().status, 431);
         assert!(connection.has_ended());
     }
+    let (client, mut connection) = (another_client(), running.connect());
+    let (few, by) = (check(&client), format!("x-forwarded-for: {client}\r\n\r\n"));
+    let wide = with("GET /check/default/a", 150, &by);
+    connection.send(format!("{few}{few}{wide}{few}{wide}")); // at once: the wide one waits for those before it
+    for left in ["99", "98", "97", "96", "95"] {
+        assert_eq!(connection.response().field("x-remaining"), Some(left));
+    }
     let mut connection = running.connect();
     connection.send(with("POST /check/default/a", 99, "expect: 100-continue\r\ncontent-length: 3\r\n\r\n"));
     let answered = connection.response();

@@ -243,6 +243,7 @@ impl Read for Intake {
             let is_answering = this.connection.waiting.answering() > 0 || this.has_unsent;
             if matches!(this.next, Next::WideHead) {
                 this.makes_way = !is_answering;
+                this.connection.hold_back(is_answering);
                 return if is_answering { Poll::Pending } else { Poll::Ready(Ok(())) };
             }
             if this.connection.has_left() {
