@@ -70,13 +70,13 @@ class Answer(NamedTuple):
 
 def all_of(connection: socket.socket) -> bytes:
     """What comes until the connection ends."""
-    told = b""
+    told = bytearray()
     try:
         while piece := connection.recv(65536):
             told += piece
     except ConnectionResetError:
         pass
-    return told
+    return bytes(told)
 
 
 def answers_in(told: bytes) -> list[Answer]:
@@ -299,9 +299,7 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off_and_not_answered_wit
         except OSError:
             pass
         assert answered < 500  # what the system's buffers take, and no more
-        connection.settimeout(30)
-        all_of(connection)
-        assert not small.connections.open
+        until(lambda: not small.connections.open)
 
 
 def test_what_clients_do_not_read_is_held_and_bounded() -> None:
@@ -310,13 +308,30 @@ def test_what_clients_do_not_read_is_held_and_bounded() -> None:
 
     with told(Bounds(held_bytes=MIB, take_s=300), answer) as small, ExitStack() as stack:
         for _ in range(5):
-            stack.enter_context(connected(small)).sendall(CHECK)
-        until(lambda: len(small.connections.open) == 1)  # all but the newest gave way
+            silent = stack.enter_context(connected(small))
+            silent.sendall(CHECK)
+            assert silent.recv(1)
+            until(lambda: len(small.connections.open) == 1)  # all but the newest gave way
         reads = stack.enter_context(connected(small))
         reads.sendall(CHECK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         assert len(all_of(reads)) > 32 * MIB
         stack.close()
         until(lambda: small.connections.held == 0)
+
+
+def test_a_client_has_its_time_to_read_though_the_service_ends() -> None:
+    def answer(request: ServiceRequest) -> ServiceResponse:
+        return ServiceResponse(200, TEXT, b"a" * (32 * MIB))
+
+    with told(Bounds(take_s=300), answer) as small, connected(small) as connection:
+        small.connections.closing = True
+        connection.sendall(CHECK)
+        time.sleep(4)  # longer than what it may still send is waited for
+        assert small.connections.held > 16 * MIB
+        small.connections.close_idle()
+        assert len(all_of(connection)) > 32 * MIB
+        until(lambda: not small.connections.open)
+        assert small.connections.held == 0
 
 
 def test_a_response_of_which_a_part_is_left_is_held_whole() -> None:

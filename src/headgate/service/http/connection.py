@@ -71,6 +71,8 @@ class Connection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether nothing has begun on it that could be finished."""
+        if self._transport.get_write_buffer_size():
+            return False
         return self._lingers or not (self._reader.has_begun or self._is_busy)
 
     @property
@@ -131,6 +133,10 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._stuck = False
         self._unread = 0
+        if self._lingers:
+            self._hold(0)
+            self._wait_until(_LINGER_S)
+            return
         self._hold(self._reader.held_bytes)
         self._waits_for = None
         self._go_on()
@@ -309,9 +315,10 @@ class Connection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
         self._lingers = True
-        self._hold(0)
+        self._hold(self._unread)
         self._transport.write_eof()
-        self._wait_until(_LINGER_S)
+        if not self._stuck:  # else its client has the time that it may take to read, and lingers when it has read
+            self._wait_until(_LINGER_S)
 
     def _close(self) -> None:
         self._reads = False

@@ -56,9 +56,12 @@ class Connections:
         return len(self.open) <= self.bounds.connections or self._give_way(newest, lambda one: True)
 
     def hold(self, newest: Connection, count: int) -> None:
-        """Count bytes of unfinished requests and unread responses; where they are too many, others give way."""
+        """Count bytes of unfinished requests and unread responses; where they are more and too many, others give way.
+
+        Those that give way hold less, in the midst of it: for that nobody else gives way.
+        """
         self.held += count
-        while self.held > self.bounds.held_bytes and self._give_way(newest, lambda one: one.held > 0):
+        while count > 0 and self.held > self.bounds.held_bytes and self._give_way(newest, lambda one: one.held > 0):
             pass
 
     def close_idle(self) -> None:
