@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import values
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import Gate, Request
@@ -26,6 +28,7 @@ def own_kind_of_values(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR")
     monkeypatch.setattr(values, "ValueClass", values.ValueClass)
+    monkeypatch.setattr(values, "MmapedDict", MmapedDict)
     yield
     GATE.store.clear()
 
@@ -137,6 +140,33 @@ def test_all_results_of_all_rules_have_their_room_when_files_are_made(tmp_path: 
     counts = {(rule, result): 1 for rule in rules for result in results}
     worker(tmp_path, 1).add(DecisionCounts(counts, {}, [0] * 15, 0.0))
     assert {file: file.stat().st_size for file in tmp_path.iterdir()} == sizes
+
+
+def test_a_file_does_not_grow_where_there_is_no_room_and_what_was_left_out_is_shown_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_files(tmp_path, 1)
+    sizes = {file: file.stat().st_size for file in tmp_path.iterdir()}
+    metrics = worker(tmp_path, 1)
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    usual = os.posix_fallocate
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    rules = [f"{number:x<64}" for number in range(500)]  # as after a reload: there were fewer when files were made
+    for _ in range(2):
+        metrics.add(DecisionCounts({(rule, "allowed"): 1 for rule in rules}, {}, [0] * 15, 0.0))
+    assert {file: file.stat().st_size for file in tmp_path.iterdir()} == sizes
+    assert ("headgate_decisions_total", ("allowed", rules[0]), 2.0) in figures(metrics)
+    assert ("headgate_decisions_total", ("allowed", rules[-1]), 2.0) not in figures(metrics)
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "No space left on device: new metrics are left out until there is room"
+    ]
+    monkeypatch.setattr(os, "posix_fallocate", usual)
+    metrics.add(DecisionCounts({(rule, "allowed"): 1 for rule in rules}, {}, [0] * 15, 0.0))
+    assert {("headgate_decisions_total", ("allowed", rule), 3.0) for rule in rules} <= set(figures(metrics))
+    assert all(file.stat().st_blocks * 512 >= file.stat().st_size for file in tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("in_files", [False, True])
