@@ -89,9 +89,22 @@ def test_a_set_of_figures_looks_the_same_from_one_process_and_from_several(tmp_p
         lines = metrics.exposition().decode().splitlines()
         return {line for line in lines if line.startswith("#") and "worker" not in line and "_created" not in line}
 
-    assert described(shared) == described(alone) - {
-        line for line in described(alone) if "headgate_degraded" in line  # there once it has counted
-    }  # fmt: skip
+    assert described(shared) == described(alone)
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_counters_that_alerts_watch_are_there_before_they_count(tmp_path: Path, *, in_files: bool) -> None:
+    if in_files:
+        make_files(tmp_path, 1)
+    shown = figures(worker(tmp_path, 1) if in_files else Metrics(GATE.stats))
+    for name, values_of_label in (
+        ("headgate_degraded_decisions_total", ("local", "open", "closed")),
+        ("headgate_policy_reloads_total", ("applied", "refused")),
+        ("headgate_late_settlements_total", ("sent", "lost")),
+    ):
+        assert {(labels, value) for each, labels, value in shown if each == name} == {
+            ((label,), 0.0) for label in values_of_label
+        }
 
 
 def test_a_folder_goes_at_the_end(tmp_path: Path) -> None:

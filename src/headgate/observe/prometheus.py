@@ -142,8 +142,13 @@ class Metrics:
         )
         self._waiting.set(0)
         self._kept.set(0)
-        for result in ("sent", "lost"):
-            self._late.labels(result)
+        for counter, names in (
+            (self._degraded, ("local", "open", "closed")),
+            (self._reloads, ("applied", "refused")),
+            (self._late, ("sent", "lost")),
+        ):
+            for name in names:  # a rate does not see what a counter has when it appears
+                counter.labels(name)
         self.before_shown: list[Callable[[], object]] = []
         """Called before the figures are shown, to bring what is counted elsewhere up to date."""
 
