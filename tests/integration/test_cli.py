@@ -212,6 +212,27 @@ def test_a_policy_may_be_standard_input(command: list[str], log: Path) -> None:
     assert "standard input:2:1: rules: must be a list" in broken.stderr
 
 
+def test_a_tier_is_named_as_it_is_by_capacity() -> None:
+    policy = """
+        version: 1
+        tiers: {from: {header: X-Tier}, default: "[/free]"}
+        rules: [{name: a, by: [ip], limits: {"[/free]": 5/minute, "[bold]": 6/minute}}]
+    """
+    told = run_headgate("capacity", "-", "--users", "9", "--rate", "9", input=policy)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "a ([bold])" in told.stdout
+
+
+def test_what_clients_sent_reaches_the_terminal_of_a_replay_as_text_alone(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    sent = "x\x9b31m\u202eabc\u2028y\x85z\u00e9"  # C1 controls, an override of the direction, ends of lines
+    log.write_text(LINE.format(1).replace("agent", sent) + "\n" + LINE.format(2).replace("agent", sent) + "\n")
+    policy = "version: 1\nidentities: {ua: {header: User-Agent}}\nrules: [{name: a, by: [ua], limits: 1/hour}]\n"
+    told = run_headgate("replay", str(log), "--policy", "-", "--header", "User-Agent=agent", input=policy)
+    assert "a refused most often: x?31m?abc?y?z\u00e9 (1)" in told.stdout
+    assert "busiest keys: x?31m?abc?y?z\u00e9 (2)" in told.stdout
+
+
 def test_replay_writes_a_report_and_compares(log: Path, tmp_path: Path) -> None:
     wider = tmp_path / "wider.yaml"
     wider.write_text("version: 1\nrules:\n  - {name: login, by: [ip], limits: 8/minute log}\n")

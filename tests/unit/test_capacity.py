@@ -37,6 +37,30 @@ def test_no_more_states_than_users_and_no_more_than_are_alive() -> None:
     assert needed(by_user("0/minute")).limits[0].states == 0
 
 
+def many_places(paths: int) -> Capacity:
+    """Of a policy whose dearest request is of the last of its methods, hosts and paths."""
+    rules = [
+        {"by": ["ip"], "limits": "5/minute", "match": {"path": f"/p{number:05}", "host": f"h{number % 9}.example"}}
+        for number in range(paths)
+    ]
+    methods = [{"by": ["ip"], "limits": "5/minute", "match": {"method": m}} for m in ("DELETE", "GET", "PATCH", "PUT")]
+    dear = {"method": "PUT", "host": "h8.example", "path": f"/p{paths - 1:05}"}
+    return needed(*rules, *methods, {"by": ["ip"], "limits": "5/minute; 6/hour; 7/day", "match": dear})
+
+
+def test_the_dearest_request_is_found_among_many_methods_hosts_and_paths() -> None:
+    found = many_places(189)
+    assert (found.request.method, found.request.host, found.request.path) == ("PUT", "h8.example", "/p00188")
+    assert (found.request.limits, len(found.request.rules)) == (5, 3)
+    assert not any("not looked at" in text for text in found.assumptions)
+
+
+def test_a_policy_with_too_many_combinations_says_so() -> None:
+    combinations, looked_at = 4 * 10 * 1801, (1 << 24) // 1805
+    told = f"{combinations - looked_at:,} combinations of methods, hosts and paths were not looked at"
+    assert any(text.startswith(told) for text in many_places(1800).assumptions)
+
+
 def test_what_tells_no_users_apart_makes_few_keys() -> None:
     needs = needed(
         {"by": [], "limits": "5/minute"},

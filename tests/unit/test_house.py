@@ -97,7 +97,7 @@ OPTIONAL = {
     "rich": "cli/",
     "httptools": "service/http/request_reader.py llm_proxy/provider_answer.py",
     "uvloop": "service/workers/process.py llm_proxy/process.py",
-    "prometheus_client": "observe/prometheus.py observe/door_metrics.py llm_proxy/metrics.py",
+    "prometheus_client": "observe/prometheus.py observe/door_metrics.py observe/worker_files.py llm_proxy/metrics.py",
     "zstandard": "replay/compressed.py",
     "redis": "stores/redis/",
     "starlette": "integrations/starlette/ integrations/fastapi.py",

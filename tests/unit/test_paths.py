@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ConfigError
+from headgate.policy import path_tree
 from headgate.policy.path_forms import forms_of
 from headgate.policy.path_templates import template_segments
 from headgate.policy.path_tree import PathTree
@@ -113,6 +114,31 @@ def test_all_templates_that_match_are_found_each_owner_with_its_own() -> None:
         tree.add(template, owner)
     tree.add("/a/b", 3)
     assert tree.find("/a/b") == {0: "/a/b", 1: "/a/{x}", 2: "/{y}/b", 3: "/a/b", 4: "/a/**"}
+
+
+def test_a_template_costs_the_same_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, sizes = path_tree._State, []
+
+    def counted(nodes: tuple[path_tree._Node, ...], found: dict[int, str]) -> path_tree._State:
+        sizes.append(sum(len(node.literal) for node in nodes))
+        return usual(nodes, found)
+
+    monkeypatch.setattr(path_tree, "_State", counted)
+    tree = PathTree()
+    for owner in range(1000):
+        tree.add(f"/a{owner}", owner)
+    assert tree.find("/a7") == {7: "/a7"}
+    assert sum(sizes) <= 1000
+
+
+def test_what_is_added_after_a_match_is_found_by_the_next_one() -> None:
+    tree = PathTree()
+    too_long = "//" + "a" * 5000
+    for owner, template in enumerate(["/a", "/a/{x}", "/a"]):
+        tree.add(template, owner)
+        tree.add("/later", owner)
+        assert tree.find("/a").keys() == {owner for owner in range(owner + 1) if owner != 1}
+        assert tree.find(too_long) == dict(list({0: "/a", 1: "/a/{x}", 2: "/a"}.items())[: owner + 1])
 
 
 @given(path=st.text(alphabet="ab/.%2Ff?é", max_size=30))

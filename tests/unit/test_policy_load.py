@@ -250,7 +250,7 @@ UNREADABLE: list[tuple[str | bytes, str]] = [
     ("version: 1\nrules: [", "this is not YAML: while parsing a flow node"),
     ("version: 1\n  rules: []", "p.yaml:2:8: this is not YAML: mapping values are not allowed"),
     ("a: 1\n---\nb: 2", "p.yaml:2:1: a policy is one document"),
-    (b"version: 1\n# \xff", "p.yaml:2:1: a policy is UTF-8 text: byte 13 is 0xff"),
+    (b"version: 1\n# \xff", "p.yaml:2:3: a policy is UTF-8 text: byte 13 is 0xff"),
     ("a: 1\nb: é\x01", "p.yaml:2:5: the text holds U+0001, a control character: write it without"),
     ("a: \x9f", "p.yaml:1:4: the text holds U+009F, a control character: write it without"),
     ("[" * 5000, "p.yaml:1:66: [0]: nested deeper than 64 levels"),
@@ -300,7 +300,7 @@ ESCAPES = [
     ('"\\ud800": 1', "p.yaml:1:4: ['\ufffd']: the text holds an escape"),
     ('store: "\\0"', "p.yaml:1:1: store: the text holds U+0000, a control character: write it without"),
     ('"\\0": 1', "p.yaml:1:1: ['\\x00']: the name of a field holds U+0000"),
-    ("store: \ud800", r"p.yaml:1:1: a policy is UTF-8 text: '\ud800' is half a character"),
+    ("store: \ud800", r"p.yaml:1:8: a policy is UTF-8 text: '\ud800' is half a character"),
     ("rules:\n\t- name: a", "p.yaml:2:1: this is not YAML: while scanning for the next token, found character that "
      "cannot start any token: indent with spaces, not with tabs"),
     ("version: 1".encode("utf-16"), "p.yaml:1:1: a policy is UTF-8 text: this is UTF-16"),

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from headgate import ConfigError, MemoryStore, core
+from headgate.policy import store_fit
+from headgate.policy.compiled import Rule
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 
@@ -48,6 +50,21 @@ def test_a_queue_that_may_meet_a_rule_of_another_identity_is_refused(kind: type[
 def test_what_cannot_meet_or_counts_alike_is_kept(other: dict[str, Any]) -> None:
     queue = QUEUE | {"match": {"path": "/jobs", "method": "POST"}}
     Gate(policy(queue, other), store=CLUSTER)
+
+
+def test_rules_are_compared_with_queues_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def may_meet(queue: Rule, beside: Rule) -> bool:
+        compared.append(queue.name)
+        return False
+
+    monkeypatch.setattr(store_fit, "_may_meet", may_meet)
+    rules = [rule(name=f"r{number}", by=["user"] if number % 2 else ["ip"]) for number in range(100)]
+    Gate(policy(*rules), store=CLUSTER)
+    assert compared == []
+    Gate(policy(QUEUE, *rules), store=CLUSTER)
+    assert compared == ["jobs"] * 50
 
 
 def test_one_server_keeps_every_policy_and_a_reload_is_checked_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import values
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import Gate, Request
 from headgate.observe.events import DecisionEvent, PolicyApplied, PolicyRefused
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.prometheus import DecisionCounts, Metrics, Sharing, WorkerCounts, make_files
+from headgate.observe.prometheus import DecisionCounts, Metrics, Sharing, WorkerCounts
+from headgate.observe.worker_files import make_files
 
 GATE = Gate({"version": 1, "rules": [{"name": "all", "by": [], "limits": "3/minute"}]})
 
@@ -25,6 +28,7 @@ def own_kind_of_values(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR")
     monkeypatch.setattr(values, "ValueClass", values.ValueClass)
+    monkeypatch.setattr(values, "MmapedDict", MmapedDict)
     yield
     GATE.store.clear()
 
@@ -85,9 +89,22 @@ def test_a_set_of_figures_looks_the_same_from_one_process_and_from_several(tmp_p
         lines = metrics.exposition().decode().splitlines()
         return {line for line in lines if line.startswith("#") and "worker" not in line and "_created" not in line}
 
-    assert described(shared) == described(alone) - {
-        line for line in described(alone) if "headgate_degraded" in line  # there once it has counted
-    }  # fmt: skip
+    assert described(shared) == described(alone)
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_counters_that_alerts_watch_are_there_before_they_count(tmp_path: Path, *, in_files: bool) -> None:
+    if in_files:
+        make_files(tmp_path, 1)
+    shown = figures(worker(tmp_path, 1) if in_files else Metrics(GATE.stats))
+    for name, values_of_label in (
+        ("headgate_degraded_decisions_total", ("local", "open", "closed")),
+        ("headgate_policy_reloads_total", ("applied", "refused")),
+        ("headgate_late_settlements_total", ("sent", "lost")),
+    ):
+        assert {(labels, value) for each, labels, value in shown if each == name} == {
+            ((label,), 0.0) for label in values_of_label
+        }
 
 
 def test_a_folder_goes_at_the_end(tmp_path: Path) -> None:
@@ -136,6 +153,33 @@ def test_all_results_of_all_rules_have_their_room_when_files_are_made(tmp_path: 
     counts = {(rule, result): 1 for rule in rules for result in results}
     worker(tmp_path, 1).add(DecisionCounts(counts, {}, [0] * 15, 0.0))
     assert {file: file.stat().st_size for file in tmp_path.iterdir()} == sizes
+
+
+def test_a_file_does_not_grow_where_there_is_no_room_and_what_was_left_out_is_shown_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_files(tmp_path, 1)
+    sizes = {file: file.stat().st_size for file in tmp_path.iterdir()}
+    metrics = worker(tmp_path, 1)
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    usual = os.posix_fallocate
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    rules = [f"{number:x<64}" for number in range(500)]  # as after a reload: there were fewer when files were made
+    for _ in range(2):
+        metrics.add(DecisionCounts({(rule, "allowed"): 1 for rule in rules}, {}, [0] * 15, 0.0))
+    assert {file: file.stat().st_size for file in tmp_path.iterdir()} == sizes
+    assert ("headgate_decisions_total", ("allowed", rules[0]), 2.0) in figures(metrics)
+    assert ("headgate_decisions_total", ("allowed", rules[-1]), 2.0) not in figures(metrics)
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "No space left on device: new metrics are left out until there is room"
+    ]
+    monkeypatch.setattr(os, "posix_fallocate", usual)
+    metrics.add(DecisionCounts({(rule, "allowed"): 1 for rule in rules}, {}, [0] * 15, 0.0))
+    assert {("headgate_decisions_total", ("allowed", rule), 3.0) for rule in rules} <= set(figures(metrics))
+    assert all(file.stat().st_blocks * 512 >= file.stat().st_size for file in tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("in_files", [False, True])

@@ -39,7 +39,7 @@ def _limits_table(found: Capacity) -> Table:
         table.add_column(name, justify="right")
     for need in found.limits:
         table.add_row(
-            f"{need.rule} ({need.tier})" if need.tier else need.rule,
+            Text(f"{need.rule} ({need.tier})" if need.tier else need.rule),
             Text(need.limit),
             " and ".join(need.counted_by) or "everyone",
             f"{need.states:,}",

@@ -79,7 +79,7 @@ def run_replay(
     if as_json:
         click.echo(json.dumps(summary(outcome, top)))
     elif report_file is None:
-        click.echo("\n".join(outcome_lines(outcome, top, terminal.width())))
+        click.echo(terminal.printable("\n".join(outcome_lines(outcome, top, terminal.width()))))
     if report_file is not None:
         from headgate.replay.report import report
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from headgate.errors import MissingExtraError
 from headgate.llm.entry import Books, Entry
 from headgate.llm.learned import Coverage
-from headgate.observe.prometheus import Sharing, WorkersCollector, count_in_files
+from headgate.observe.prometheus import Sharing, WorkersCollector
+from headgate.observe.worker_files import count_in_files
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -51,7 +52,7 @@ class ProxyMetrics:
         registry: CollectorRegistry | None = self.registry
         if sharing is not None:
             registry = None  # they are shown from the files
-            count_in_files(sharing)
+            count_in_files(sharing.folder, sharing.worker)
         self._calls = Counter(
             "headgate_llm_calls",
             "Calls by how they ended: answered, refused, invalid, failed (by the provider), busy (all providers), "

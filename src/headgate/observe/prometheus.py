@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from headgate.observe.events import (
     RequestsWaiting,
     SettlementsKept,
 )
+from headgate.observe.worker_files import count_in_files
 from headgate.stores.protocol import StoreStats
 
 try:
@@ -28,10 +28,8 @@ try:
         Histogram,
         disable_created_metrics,
         generate_latest,
-        values,
     )
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-    from prometheus_client.mmap_dict import MmapedDict
     from prometheus_client.multiprocess import MultiProcessCollector
     from prometheus_client.registry import Collector
 except ImportError as error:
@@ -40,9 +38,6 @@ except ImportError as error:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NO_RULE = "none"
 """The `rule` of decisions that no rule was for."""
-
-ROOM_OF_WORKER, ROOM_OF_RULE = 1 << 18, 1 << 10
-"""Bytes of the four files of a worker, as long as they do not grow, and what each rule adds to that."""
 
 _MOST_KNOWN = 4096
 BUCKETS_S = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)
@@ -88,29 +83,6 @@ class Sharing(NamedTuple):
     workers: Callable[[], WorkerCounts]
 
 
-def make_files(folder: Path, workers: int, rules: int = 0) -> None:
-    """Make the files of all workers, empty, before any process could read one half made; `rules` are counted in them.
-
-    Raises OSError where there is no room for them: a worker that first touches a page without room would be killed.
-    """
-    for worker in range(1, workers + 1):
-        for kind in ("counter", "histogram", "gauge_min", "gauge_sum"):
-            file = folder / f"{kind}_{worker}.db"
-            with file.open("wb") as made:
-                try:
-                    room = ROOM_OF_WORKER // 4 + (rules * ROOM_OF_RULE if kind == "counter" else 0)
-                    os.posix_fallocate(made.fileno(), 0, room)
-                except OSError as error:
-                    raise OSError(error.errno, error.strerror, str(file)) from error
-            MmapedDict(str(file)).close()  # type: ignore[no-untyped-call]
-
-
-def count_in_files(sharing: Sharing) -> None:
-    """For the whole process: figures made from now on are kept in files."""
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(sharing.folder)
-    values.ValueClass = values.MultiProcessValue(lambda: sharing.worker)  # type: ignore[no-untyped-call]
-
-
 class Metrics:
     """The figures of one service; with `sharing` one worker's part in them. Shown are always those of all workers."""
 
@@ -119,7 +91,7 @@ class Metrics:
         own: CollectorRegistry | None = self.registry
         if sharing is not None:
             own = None  # they are shown from the files
-            count_in_files(sharing)
+            count_in_files(sharing.folder, sharing.worker)
         self.counted_in = own
         """Where each figure is registered; None where they are kept in files."""
 
@@ -170,8 +142,13 @@ class Metrics:
         )
         self._waiting.set(0)
         self._kept.set(0)
-        for result in ("sent", "lost"):
-            self._late.labels(result)
+        for counter, names in (
+            (self._degraded, ("local", "open", "closed")),
+            (self._reloads, ("applied", "refused")),
+            (self._late, ("sent", "lost")),
+        ):
+            for name in names:  # a rate does not see what a counter has when it appears
+                counter.labels(name)
         self.before_shown: list[Callable[[], object]] = []
         """Called before the figures are shown, to bring what is counted elsewhere up to date."""
 

@@ -29,7 +29,7 @@ from headgate.planning.memory import (
     needs_of,
     needs_of_holds,
 )
-from headgate.planning.requests import groups_by_key, requests_of
+from headgate.planning.requests import groups_by_key, left_out, requests_of
 from headgate.policy.compiled import Policy
 from headgate.policy.store_fit import cluster_obstacle
 
@@ -114,6 +114,7 @@ def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
 
 
 def _assumptions(policy: Policy) -> tuple[str, ...]:
+    unseen = left_out(policy)
     untold = any(not rule.cost_in(unit) for rule in policy.rules for unit in rule.all_units)
     return (
         "all users ask alike and have a key in each rule; every request is of the dearest kind, and admitted",
@@ -132,6 +133,14 @@ def _assumptions(policy: Policy) -> tuple[str, ...]:
                 "hold is kept for an hour after that, or for the longest period of the policy",
             )
             if policy.in_flight
+            else ()
+        ),
+        *(
+            (
+                f"{unseen:,} combinations of methods, hosts and paths were not looked at: a request of theirs may meet "
+                "more limits",
+            )
+            if unseen
             else ()
         ),
         *(("of a unit that a rule says no cost in, one request may take a whole quota",) if untold else ()),

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice, product
+from math import prod
 
 from headgate.policy.compiled import Policy, Rule
 from headgate.policy.matching import Matcher, without_idle_defaults
 from headgate.policy.path_templates import Wild, template_segments
 
 _MOST_REQUESTS = 4096
+"""So many requests are looked at of any policy."""
+
+_MOST_WORK = 1 << 24
+"""More of them as long as requests times rules stay below this: some seconds."""
+
 _USUAL_METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
 _OTHER_PATH = "/other/path"
 """Where an exemption is for `/`, other paths are not exempt."""
@@ -21,18 +27,33 @@ Place = tuple[str, str, str]
 def requests_of(policy: Policy) -> Iterator[tuple[Place, tuple[Rule, ...]]]:
     """Requests that meet the rules together as far as they can be met, each with the rules that apply to it."""
     matcher = Matcher(policy)
-    conditions = [rule.conditions for rule in policy.rules]
-    methods = sorted({method for each in conditions for method in each.methods} | {_usual_method(policy)})
-    hosts = {host for each in conditions for host in (*each.hosts, *(f"x{parent}" for parent in each.parent_hosts))}
-    paths = dict.fromkeys(_path(template) for each in conditions for template in each.paths)
-    usual = ["/", _OTHER_PATH] if policy.exempt else ["/"]
-    for method, host, path in islice(product(methods, ["", *sorted(hosts)], [*paths, *usual]), _MOST_REQUESTS):
+    methods, hosts, paths = _places(policy)
+    for method, host, path in islice(product(methods, hosts, paths), _most_requests(policy)):
         candidates = matcher.candidates(matcher.kind(method, host, path))
         if any(not exempt.conditions.look_further for exempt in candidates.exempt):
             continue
         for headers in (True, False):
             matched = [one for one in candidates.rules if headers or not one.rule.conditions.look_further]
             yield (method, host, path), tuple(one.rule for one in without_idle_defaults(matched))
+
+
+def left_out(policy: Policy) -> int:
+    """How many combinations of methods, hosts and paths are too many to be among the requests."""
+    return max(0, prod(map(len, _places(policy))) - _most_requests(policy))
+
+
+def _most_requests(policy: Policy) -> int:
+    return max(_MOST_REQUESTS, _MOST_WORK // max(1, len(policy.rules)))
+
+
+def _places(policy: Policy) -> tuple[list[str], list[str], list[str]]:
+    """The methods, hosts and paths that the rules tell apart."""
+    conditions = [rule.conditions for rule in policy.rules]
+    methods = sorted({method for each in conditions for method in each.methods} | {_usual_method(policy)})
+    hosts = {host for each in conditions for host in (*each.hosts, *(f"x{parent}" for parent in each.parent_hosts))}
+    paths = dict.fromkeys(_path(template) for each in conditions for template in each.paths)
+    usual = ["/", _OTHER_PATH] if policy.exempt else ["/"]
+    return methods, ["", *sorted(hosts)], [*paths, *usual]
 
 
 def _usual_method(policy: Policy) -> str:

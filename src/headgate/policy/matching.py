@@ -147,6 +147,7 @@ class Matcher:
         self.tier_of = self.extractors.of_tier(policy.tiers)
         self.exempt = tuple(map(ConditionsMatcher, policy.exempt))
         self._rules = tuple((rule, ConditionsMatcher(rule.conditions)) for rule in policy.rules)
+        self._rulesets = {name: frozenset(members) for name, members in policy.rulesets.items()}
         every = tuple(policy.conditions)
         self._methods = frozenset(method for conditions in every for method in conditions.methods)
         self._hosts = frozenset(host for conditions in every for host in conditions.hosts)
@@ -169,7 +170,7 @@ class Matcher:
 
     def candidates(self, kind: Kind, ruleset: str = ALL_RULES) -> Candidates:
         """What may apply to subjects of this kind, of the rules of a ruleset."""
-        names = self.policy.rulesets[ruleset]
+        names = self._rulesets[ruleset]
         method, hosts, paths = kind
         rules = [
             Candidate(rule, matcher, self.extractors.of_key(rule.key, paths.found.get(index, _ANY_PATH)))

@@ -77,12 +77,17 @@ class PathTree:
 
     def __init__(self) -> None:
         self._root = _Node()
-        self._start = _State((self._root,), {})
+        self._start: _State | None = None
+        """Where each walk begins; None until the first one after a template was added."""
+
         self._states = 0
         self._depth = 0
         """More segments than any template has are one more."""
 
-        self._all = PathMatch({}, frozenset())
+        self._owners: dict[int, str] = {}
+        """Each owner with its first template."""
+
+        self._all: PathMatch | None = None
         """The match of a path that has too many forms to be meant: it meets all rules, and no exemption."""
 
         self._several: dict[tuple[PathMatch, ...], PathMatch] = {}
@@ -102,8 +107,8 @@ class PathTree:
         else:
             node.here.append((owner, template))
         self._depth = max(self._depth, template.count("/"))
-        self._all = PathMatch({owner: template, **self._all.found}, frozenset())
-        self._start = _State((self._root,), {})
+        self._owners.setdefault(owner, template)
+        self._all = self._start = None
         self._states = 0
         self._several = {}
 
@@ -112,6 +117,7 @@ class PathTree:
         if _PLAIN.fullmatch(path):  # by far most
             return self._walk(path.strip("/").split("/", self._depth))
         if len(path) > _LONGEST_PATH:
+            self._all = self._all or PathMatch(dict(self._owners), frozenset())
             return self._all
         matches = tuple(dict.fromkeys([self._walk(segments) for segments in forms_of(path)]))
         if len(matches) == 1:
@@ -132,7 +138,7 @@ class PathTree:
         return self.match(path).surely
 
     def _walk(self, segments: Sequence[str]) -> PathMatch:
-        state = self._start
+        state = self._start or self._begin()
         for segment in segments:
             following = state.following.get(segment)
             if following is None:
@@ -143,6 +149,10 @@ class PathTree:
             if not state.nodes:
                 break
         return state.match
+
+    def _begin(self) -> _State:
+        self._start = _State((self._root,), {})
+        return self._start
 
     def _step(self, state: _State, segment: str) -> _State:
         following = state.after(segment)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 from headgate.algorithms.table import ALGORITHMS
@@ -62,11 +61,11 @@ def cluster_obstacle(policy: Policy) -> str:
     by server, and a refusal gives back what it took. A queue has told those behind it how long to wait, so its
     place cannot be given back.
     """
-    for one, other in combinations(policy.rules, 2):
-        if one.by == other.by or not _may_meet(one, other):
+    for queue in policy.rules:
+        if queue.shadow or not _has_queue(queue):
             continue
-        for queue, beside in ((one, other), (other, one)):
-            if not queue.shadow and _has_queue(queue):
+        for beside in policy.rules:
+            if beside.by != queue.by and _may_meet(queue, beside):
                 return (
                     f"rule {queue.name} is a queue and may meet rule {beside.name}, which counts by "
                     f"{_by(beside)} instead of {_by(queue)}: in a Cluster these lie on different servers, and a place "
@@ -103,7 +102,7 @@ def _beyond_a_zone(policy: Policy) -> Iterator[tuple[NamedLimit, ...]]:
 def _limits_together(policy: Policy) -> Iterator[tuple[NamedLimit, ...]]:
     """For each set of conditions of a ruleset and each tier, the limits of rules that all such requests fall under."""
     rulesets = {name: members for name, members in policy.rulesets.items() if name != ALL_RULES} or policy.rulesets
-    for members in rulesets.values():
+    for members in map(frozenset, rulesets.values()):
         rules = [rule for rule in policy.rules if rule.name in members and not rule.default]
         anything = [rule for rule in rules if rule.conditions == Conditions()]
         alike: dict[Conditions, list[Rule]] = {}

@@ -251,4 +251,4 @@ def _character_problem(error: yaml.reader.ReaderError, text: str) -> Problem:
 
 def _encoding_problem(kind: str, before: str, what: str) -> Problem:
     """What is no UTF-8, after the text before it."""
-    return Problem((), f"a {kind} is UTF-8 text: {what}", before.count("\n") + 1, 1)
+    return Problem((), f"a {kind} is UTF-8 text: {what}", before.count("\n") + 1, len(before) - before.rfind("\n"))
