@@ -25,6 +25,7 @@ identities:
 rules:
   - {name: login, match: {method: POST, path: /api/login}, by: [ip], limits: 3/minute log}
   - {name: key, match: {path: /export}, by: [key], limits: 2/minute log}
+  - {name: once, match: {path: /once}, by: [key], limits: 1000/minute, repeated: refuse}
   - {name: never, match: {path: /heavy}, by: [ip], limits: 0/minute log}
 """
 STARTED = {"nginx": running_nginx, "caddy": running_caddy, "haproxy": running_haproxy, "envoy": running_envoy}
@@ -140,6 +141,14 @@ def test_no_spelling_of_a_forwarding_header_makes_a_client_another(url: str, ser
         for name in ("X_Forwarded_Host", "X_Forwarded_Uri", "X_Forwarded_Method"):
             answer = client.post("/api/login", headers={name: "/health"})
             assert answer.status_code in (400, 429), name
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
+def test_a_header_that_is_sent_twice_reaches_the_service_as_two(url: str) -> None:
+    with httpx.Client(base_url=url, timeout=10) as client:
+        twice = [("X-API-Key", "ann"), ("X-API-Key", "bob")]
+        assert client.get("/once", headers=twice).status_code == 429
+        assert client.get("/once", headers=twice[:1]).status_code == 200
 
 
 @pytest.mark.parametrize("gateway", GATEWAYS)
