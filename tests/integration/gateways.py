@@ -68,7 +68,7 @@ def running_envoy(home: Path, service: str, upstream: str, *read: str) -> Iterat
     configuration = configuration.replace(
         "address: 0.0.0.0, port_value: 80}", f"address: 127.0.0.1, port_value: {port}}}"
     )
-    soon = "stat_prefix: web\n          delayed_close_timeout: 0.02s"  # not a second after each malformed request
+    soon = "stat_prefix: web\n          delayed_close_timeout: 0.002s"  # not a second after each malformed request
     configuration = configuration.replace("stat_prefix: web", soon)
     for name in read:
         configuration = configuration.replace("patterns: [{exact:", f"patterns: [{{exact: {name}}}, {{exact:")
