@@ -34,6 +34,8 @@ LONGEST = (
     "test_cli_redis",
     "test_front_door",
     "test_front_door_tls",
+    "test_same_resource",
+    "test_credentials_sent_twice",
 )
 """Files of integration tests that take longest, the longest first."""
 

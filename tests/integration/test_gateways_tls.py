@@ -8,9 +8,9 @@ import httpx
 import pytest
 from certificates import Authority, Pair
 from documents import ROOT, blocks
-from gateways import caddy_with, shown
+from gateways import caddy_with, nginx_with, shown
 from running import RunningService, running_service
-from test_gateways import POLICY, running_nginx, upstream  # noqa: F401
+from test_gateways import POLICY, upstream  # noqa: F401
 
 pytestmark = pytest.mark.integration
 
@@ -49,8 +49,8 @@ def test_a_gateway_asks_over_tls_with_a_certificate_of_its_own(
             text = text.replace(
                 asks, asks.replace("http:", "https:") + "\n" + said("proxy_ssl_verify", authority, client)
             )
-            with running_nginx(tmp_path, text) as url:
-                is_limited(url, service)
+            with nginx_with(tmp_path, text) as port:
+                is_limited(f"http://127.0.0.1:{port}", service)
         else:
             asks = f"forward_auth {address} {{"
             assert asks in text

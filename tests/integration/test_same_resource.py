@@ -6,13 +6,13 @@ by the application's own framework.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
-from gateways import running_caddy, running_nginx
+from gateways import running_caddy, running_envoy, running_haproxy, running_nginx
 from raw_requests import answers, ask
 from running import running_service
 from seen_apps import POLICY
@@ -91,10 +91,12 @@ TARGETS = [
     b"/caf\xc3%A9/x", b"/files/a", b"/files/a%2Fb", b"/files/%2e%2e", b"/files/a#b", b"/files/a;b/", b"/health",
     b"/health/", b"/health#a", b"/health?a", b"//health", b"/health;a", b"/health%20", b"/%68ealth", b"/health.",
     b"/health%00a", b"/x/../health", b"/health\\a", b"/health%5Ca", b"/health%23a", b"/health%3Fa",
-    b"/health/../files/a", b"http://a/health", b"//a/health", b"http://health",
+    b"/health/../files/a", b"http://a/health", b"//a/health", b"http://health", b"http://a", b"http://a?b",
 ]  # fmt: skip
 
-ALL = [b"X-All: 1"]
+ALL = [b"X-All: 1", b"X-Original-URI: /health", b"X-Forwarded-Uri: /health"]
+"""What has all refused, and what a client may say of itself to be exempt."""
+
 ALIKE = [b"/health/"]
 """A trailing slash makes no other path for a policy, whatever it does for an application."""
 
@@ -134,11 +136,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 BEHIND = ["uvicorn, httptools", "uvicorn, h11", "granian, asgi", "granian, wsgi", "gunicorn"]
 
 
-@pytest.mark.parametrize("gateway", [running_nginx, running_caddy])
+def envoy(home: Path, service: str, upstream: str) -> AbstractContextManager[int]:
+    return running_envoy(home, service, upstream, "x-all", "x-original-uri", "x-forwarded-uri")
+
+
+@pytest.mark.parametrize("gateway", [running_nginx, running_caddy, running_haproxy, envoy])
 @pytest.mark.parametrize("server", BEHIND)
 def test_a_gateway_as_shown_passes_on_no_other_resource_than_it_asked_about(
-    server: str, gateway: object, service: str, tmp_path: Path
+    server: str, gateway: Callable[[Path, str, str], AbstractContextManager[int]], service: str, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
         port = stack.enter_context(running(SERVERS[server], answers, folder=HERE, environment={"BARE": "1"}))
-        assert_the_same_is_seen(stack.enter_context(gateway(tmp_path, service, f"127.0.0.1:{port}")))  # type: ignore[operator]
+        assert_the_same_is_seen(stack.enter_context(gateway(tmp_path, service, f"127.0.0.1:{port}")))
