@@ -112,7 +112,7 @@ class _Thread:
 
     def _begins(self) -> bool:
         """Whether the thread began. Where the system has no room for one, the next start tries again, for all."""
-        # gevent may have made a greenlet of the thread since this was imported, as in a forked worker of gunicorn: to wait
+        # gevent may make a greenlet of the thread since this was imported, as in a forked worker of gunicorn: to wait
         # for a queue of before that would hold up the whole process.
         self._woken = queue.SimpleQueue()
         try:
