@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import threading
 from contextvars import Context
 from heapq import heapify, heappop, heappush
 from itertools import count
-from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -90,7 +90,7 @@ class _Thread:
     def __init__(self) -> None:
         self._beats = _Beats()
         self._lock = threading.RLock()
-        self._woken: SimpleQueue[Any] = SimpleQueue()
+        self._woken: queue.SimpleQueue[Any] = queue.SimpleQueue()
         """What wakes the thread: None where another is the next, else what is hastened."""
         self._running = False
 
@@ -112,6 +112,9 @@ class _Thread:
 
     def _begins(self) -> bool:
         """Whether the thread began. Where the system has no room for one, the next start tries again, for all."""
+        # gevent may make a greenlet of the thread since this was imported, as in a forked worker of gunicorn: to wait
+        # for a queue of before that would hold up the whole process.
+        self._woken = queue.SimpleQueue()
         try:
             threading.Thread(target=self._run, name="headgate-leases", daemon=True).start()
         except RuntimeError as error:
@@ -143,7 +146,7 @@ class _Thread:
         """What is hastened before that time is over; None where nothing is, or another is the next."""
         try:
             return self._woken.get(timeout=wait_s)
-        except Empty:
+        except queue.Empty:
             return None
 
 

@@ -83,3 +83,32 @@ def test_a_process_that_may_start_no_thread_holds_places_and_extends_leases_once
     )
     assert done.returncode == 0, done.stderr
     assert "leases are not extended until a thread can be started: can't start new thread" in done.stderr
+
+
+_PATCHED_LATE = """
+import warnings
+from headgate import Limiter
+
+limiter = Limiter("2 concurrent")
+warnings.simplefilter("ignore")  # gevent's, of modules that are there already
+import gevent.monkey
+
+gevent.monkey.patch_all()
+import gevent, time
+
+start = time.monotonic()
+with limiter.reserve("key", lease=60):
+    gevent.sleep(0.01)
+assert time.monotonic() - start < 10
+with limiter.reserve("key", lease=0.3):
+    time.sleep(1)
+    assert limiter.peek("key", 0).remaining == 1
+"""
+
+
+def test_leases_hold_up_no_process_that_gevent_has_patched_late() -> None:
+    """As a worker of `gunicorn --preload -k gevent` is: the application is there before the fork, gevent after it."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PATCHED_LATE], check=False, capture_output=True, text=True, timeout=90
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -284,6 +284,19 @@ def test_a_ticket_that_was_passed_over_while_its_process_was_stopped_joins_again
     assert came[0]
 
 
+@pytest.mark.parametrize("text", ["1 concurrent", "1/minute bucket"])
+def test_the_first_caller_asks_again_where_the_server_has_lost_all_that_it_knew(server: Server, text: str) -> None:
+    own = prefix()
+    limiter = Limiter(text, store=store_at(server.url, own, only_messages=False), name="jobs")
+    limiter.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    assert limiter.reserve("key", lease=LONG_S)
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+        until(lambda: in_line(limiter) == 1)
+        start = time.monotonic()
+        server.cli("FLUSHALL")
+    assert came[0] and time.monotonic() - start < LONG_S / 2
+
+
 def test_a_ticket_that_its_process_knows_no_more_holds_up_nobody(server: Server) -> None:
     own = prefix()
     limiter = Limiter("9/second bucket", store=store_at(server.url, own), name="jobs")

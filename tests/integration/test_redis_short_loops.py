@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from redis_askers import wait_for
-from redis_servers import Server, single
+from redis_servers import Cluster, Server, single
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -44,6 +46,22 @@ async def hit(limiter: AsyncLimiter) -> str:
 
 def _connections(server: Server) -> int:
     return int(server.cli("INFO", "clients")["connected_clients"])
+
+
+def test_the_first_loop_alone_waits_for_a_seed_of_a_cluster_that_hangs(nodes: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        seeds = f"127.0.0.1:{hanging.getsockname()[1]},{nodes.url.removeprefix('redis+cluster://')}"
+        limiter = AsyncLimiter("100/minute", store=RedisStore(f"redis+cluster://{seeds}?connect_timeout=10s"))
+
+        async def hit() -> float:
+            start = time.monotonic()
+            assert await limiter.hit("key")
+            took_s = time.monotonic() - start
+            await limiter.close()
+            return took_s
+
+        first_s, *others_s = [asyncio.run(hit()) for _ in range(3)]
+    assert first_s > 1 and max(others_s) < first_s / 2
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

@@ -22,6 +22,7 @@ from programs import told
 from headgate import AsyncLimiter, Limiter, SharedStore
 from headgate.decision import name_limits
 from headgate.errors import StoreTimeout
+from headgate.stores.guard.fallback import Choice
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.lines import Ticket
 from headgate.waiting.freed import freed_places
@@ -378,8 +379,15 @@ def held_lock(path: Path) -> Iterator[SharedStore]:
     assert libc.pthread_mutex_unlock(lock) == 0
 
 
-def test_where_the_lines_are_not_to_be_had_a_guarded_caller_waits_in_its_process(held_lock: SharedStore) -> None:
-    limiter = Limiter("1 concurrent; 9/hour", store=GuardedStore(held_lock, on_error="local"), name="jobs")
+@pytest.mark.parametrize("by", ["a guard", "the limiter", "a middleware"])
+def test_where_the_lines_are_not_to_be_had_a_guarded_caller_waits_in_its_process(
+    held_lock: SharedStore, by: str
+) -> None:
+    store = GuardedStore(held_lock, on_error="local") if by == "a guard" else held_lock
+    choice: Choice | None = "local" if by == "the limiter" else None
+    limiter = Limiter("1 concurrent; 9/hour", store=store, name="jobs", on_store_error=choice)
+    if by == "a middleware":
+        limiter = limiter.told("local")
     held = limiter.reserve("key", lease=LONG_S)
     with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
         until(lambda: freed_places(limiter.store))

@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from queue import Queue
-from threading import Thread
+from threading import Thread, stack_size
 from typing import Any, ClassVar
 from urllib.request import urlopen
 
@@ -616,6 +616,26 @@ def test_a_webhook_is_told_once_of_each_soft_limit_until_it_is_as_new() -> None:
         ("team.usd", 60, "6", "red"),
         ("team.usd", 90, "9", "red"),
     ]
+
+
+def test_a_webhook_begins_once_the_system_has_room_for_its_thread() -> None:
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        rule = {"name": "team", "by": ["team"], "limits": "10 usd/day in UTC", "warn": "50%"}
+        gate = gate_of(rule, webhook=f"http://127.0.0.1:{server.server_port}/budgets", hold="max")
+        before = stack_size(1 << 46)
+        try:
+            assert gate.reserve("m", team="red", input_tokens=0, max_tokens=700_000)
+        finally:
+            stack_size(before)
+        assert Hook.told.empty()
+        assert gate.reserve("m", team="blue", input_tokens=0, max_tokens=800_000)
+        told = [Hook.told.get(timeout=30)["team"] for _ in range(2)]
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert told == ["red", "blue"]
 
 
 @pytest.mark.parametrize(

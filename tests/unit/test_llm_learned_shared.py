@@ -290,3 +290,15 @@ def test_a_store_in_memory_and_a_client_of_asyncio_learn_alone(caplog: pytest.Lo
     assert type(learned) is LearnedHere and "learned in this process alone" in caplog.text
     learned.start()
     learned.close()
+
+
+def test_what_is_learned_is_shared_once_the_system_has_room_for_a_thread(store: Store) -> None:
+    learned = learned_for(store)
+    before = threading.stack_size(1 << 46)
+    try:
+        assert learned.output("k", "m", 4096) is None
+    finally:
+        threading.stack_size(before)
+    assert learned.output("k", "m", 4096) is None
+    until(lambda: any(thread.name == "headgate-learned" for thread in threading.enumerate()))
+    learned.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,6 +207,36 @@ def test_a_url_with_a_character_more_or_less_shows_no_password(data: st.DataObje
         # Without its ":" or "@" a password stands where a host, a path or a service does, in a URL that is right.
         parts = split_url(url)
         assert SECRET not in repr(open_store(url)) or SECRET in parts.host + parts.path, url
+
+
+def test_a_key_that_can_never_be_used_is_an_error_before_it_is(tmp_path: Path) -> None:
+    for name, locked in (("locked", True), ("open", False)):
+        how = ["-passout", f"pass:{SECRET}"] if locked else ["-nodes"]
+        new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-subj", "/CN=client", *how]
+        new += ["-keyout", f"{tmp_path}/{name}.key", "-out", f"{tmp_path}/{name}.crt"]
+        subprocess.run(new, check=True, capture_output=True, timeout=60)
+    (tmp_path / "none.key").write_text("no key")
+
+    def opened(certificate: str, key: str, password: str = "") -> list[str]:
+        given = {"ssl_certfile": certificate, "ssl_keyfile": key, "ssl_password": password}
+        options = [
+            f"{name}={f'{tmp_path}/{value}' if 'file' in name else value}" for name, value in given.items() if value
+        ]
+        return refusal_of(open_store, f"rediss://h/0?{'&'.join(options)}")
+
+    assert not opened("open.crt", "open.key")
+    assert not opened("locked.crt", "locked.key", SECRET)
+    assert not opened("later.crt", "later.key")
+    assert opened("locked.crt", "locked.key", "other")[0] == (
+        "rediss://: ssl_keyfile has no key that can be read: ssl_password is wrong, or it is no PEM file"
+    )
+    for refusal, reason in (
+        (opened("locked.crt", "locked.key"), "it is no PEM file, or needs ssl_password"),
+        (opened("open.crt", "none.key", SECRET), "ssl_password is wrong, or it is no PEM file"),
+        (opened("open.crt", "locked.key", SECRET), "the key in ssl_keyfile is not that of the certificate"),
+        (opened("", "open.key"), "ssl_keyfile is the key of a certificate: ssl_certfile is missing"),
+    ):
+        assert reason in refusal[0] and not any(SECRET in text for text in refusal)
 
 
 def gate_on(url: str) -> Gate:

@@ -10,6 +10,7 @@ import logging
 import os
 import urllib.request
 from collections import OrderedDict
+from contextlib import suppress
 from http.client import HTTPException
 from queue import Empty, Full, Queue
 from threading import Thread
@@ -66,8 +67,9 @@ class Webhook:
                 except Full:
                     continue
                 if self._process != os.getpid():
-                    self._process = os.getpid()
-                    Thread(target=self._send_all, name="headgate-webhook", daemon=True).start()
+                    with suppress(RuntimeError):  # no more threads, or the interpreter ends: the next one tries again
+                        Thread(target=self._send_all, name="headgate-webhook", daemon=True).start()
+                        self._process = os.getpid()
 
     def _send_all(self) -> None:
         while True:

@@ -77,7 +77,8 @@ class WaitingLines:
         self._shared = shared_lines(store, self._limits, clock)
         self._lines = self._shared.by_key
         self._in_store = StoreLines(self._verdicts, clock, most)
-        self._answers = store.failure == "never"
+        self._answers = store.failure == "never" or bool(self._limits[0].on_store_error)
+        """Whether what the store cannot decide is decided in its place."""
 
     def steps(self, key: Key, costs: tuple[int, ...], timeout_us: int, holding: Holding | None = None) -> WaitSteps:
         """Wait for a turn of `key`, at most `timeout_us`; the generator's result is the decision, or what is held."""
@@ -86,10 +87,10 @@ class WaitingLines:
         yield from proceed(answer, self._clock, None if self._places is None else holding)
         return answer
 
-    def asking(self, bound: Any, store: Store) -> WaitingLines:
-        """The same lines, where other limits, bound to that store or its guard, are asked."""
+    def asking(self, bound: Any) -> WaitingLines:
+        """The same lines, where other limits are asked, bound to that store with a choice for its outages."""
         other = copy(self)
-        other._bound, other._answers = bound, store.failure == "never"
+        other._bound, other._answers = bound, True
         return other
 
     def _line(self) -> StoreLine | None:

@@ -214,7 +214,10 @@ class StoreLines:
                 ticket.called = False
                 yield Stand(ticket, self._clock.let_pass(slept_us))
             if slept_us == line.turns.keep_us and not (ticket.called and self._verdicts.has_places):
+                order = ticket.order
                 yield from self._ask_turn(line, place, asked, ticket)
+                if ticket.order != order:  # the store has lost the line, and perhaps what the refusal was for
+                    return
 
     def _ask_turn(self, line: StoreLine, place: LinePlace, asked: Request, ticket: Ticket) -> WaitSteps:
         """Ask whether the turn has come; a ticket that was passed over joins again, behind all others."""

@@ -147,7 +147,10 @@ class SharedLearned(LearnedHere):
             self._is_running, self._read_from = True, MOST_UNREAD
         wake = self._wake
         arguments = (ref(self, lambda _: wake.set()), wake, self._closing, self._every_s)
-        threading.Thread(target=_share_on, args=arguments, name="headgate-learned", daemon=True).start()
+        try:
+            threading.Thread(target=_share_on, args=arguments, name="headgate-learned", daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter ends: the next call tries again
+            self._is_running = False
 
     def close(self) -> None:
         self._is_closed = True

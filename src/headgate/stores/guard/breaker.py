@@ -13,6 +13,7 @@ import os
 import random
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import MethodType
 from typing import Any
 from weakref import ref
@@ -137,7 +138,10 @@ class Breaker:
             self._prober.get_loop().call_soon_threadsafe(self._prober.cancel)
 
     def probe_in_thread(self, probe: Callable[[], object]) -> None:
-        """Start a thread that finds out when the store is back, where none runs."""
+        """Start a thread that finds out when the store is back, where none runs.
+
+        Where the system has no room for one, or the interpreter is ending, the next call tries again.
+        """
         if not self._needs_prober():
             return
         with self._lock:
@@ -146,7 +150,8 @@ class Breaker:
                 self._prober = threading.Thread(
                     target=self._probe_on, args=(_WeakProbe(probe),), name="headgate-probe", daemon=True
                 )
-                self._prober.start()
+                with suppress(RuntimeError):
+                    self._prober.start()
 
     def probe_in_task(
         self, probe: Callable[[], Awaitable[object]], in_thread: Callable[[], object] | None = None

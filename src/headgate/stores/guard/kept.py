@@ -126,15 +126,15 @@ class KeptSettlements:
             self._send_in_thread_if_possible()
 
     def send_in_thread(self) -> None:
-        """Start a thread that sends what is kept, where none runs."""
+        """Start a thread that sends what is kept, where none runs; if none can start, the next call tries again."""
         with self._lock:
             if self._needs_sender():
                 wake = threading.Event()
                 self._wake = wake.set
-                self._sender = threading.Thread(
-                    target=_send_on, args=(ref(self), wake), name="headgate-settle", daemon=True
-                )
-                self._sender.start()
+                sending = (ref(self), wake)
+                self._sender = threading.Thread(target=_send_on, args=sending, name="headgate-settle", daemon=True)
+                with suppress(RuntimeError):
+                    self._sender.start()
 
     def send_in_task(self) -> None:
         """`send_in_thread` on an event loop."""

@@ -62,7 +62,7 @@ class AsyncLink:
         self._client = client
         self.shown = shown
         self._timeout_s = _PATIENCE_S if place is None else place.timeout_s
-        self._silent = SilentServers()
+        self._silent, self._failed = SilentServers(), dict[Address, None]()
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = WeakKeyDictionary()
         self._last: tuple[asyncio.AbstractEventLoop, _LoopConnections] | None = None
 
@@ -170,8 +170,9 @@ class AsyncLink:
         if connections is None:
             self._leave_closed_loops()
             connections = self._by_loop[loop] = _LoopConnections(
-                self._place, self._client, self.shown, self._timeout_s, self._scripts, self._notice, self._silent
-            )
+                self._place, self._client, self.shown, self._timeout_s, self._scripts, self._notice, self._silent,
+                self._failed,
+            )  # fmt: skip
         self._last = (loop, connections)
         return connections
 
@@ -197,6 +198,7 @@ class _LoopConnections:
         scripts: dict[str, Script],
         notice: EvictionNotice,
         silent: SilentServers,
+        failed: dict[Address, None],
     ) -> None:
         self._place = place
         self._shown = shown
@@ -206,7 +208,7 @@ class _LoopConnections:
         self._servers = OwnCluster(client, shown, silent)
         self._pool: Any = None
         self._kind = "cluster" if self._own_cluster is not None else "single" if place is None else place.kind
-        self._slots = SlotMap(() if place is None else place.addresses, silent)
+        self._slots = SlotMap(() if place is None else place.addresses, silent, failed)
         self._learned: asyncio.Task[None] | None = None
         self._scripts = scripts
         self._notice = notice

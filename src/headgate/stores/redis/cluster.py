@@ -65,10 +65,12 @@ class ClusterPools:
             threading.Thread(target=self._open, args=(address, commands, see), name="headgate-connect", daemon=True)
             for address in self._slots.servers()
         ]
+        with suppress(RuntimeError):  # no more threads, or the interpreter ends: the first calls connect
+            for thread in opening:
+                thread.start()
         for thread in opening:
-            thread.start()
-        for thread in opening:
-            thread.join(max(0.0, (until_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND))
+            if thread.ident is not None:
+                thread.join(max(0.0, (until_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND))
 
     def _open(self, address: Address, commands: Sequence[Command], see: Callable[[list[Any]], object]) -> None:
         with suppress(exceptions.RedisError, OSError):  # the first call to this server gets the error

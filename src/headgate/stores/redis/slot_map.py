@@ -64,13 +64,19 @@ def is_moving(error: Exception) -> bool:
 class SlotMap:
     """A map of slots to servers; `seeds` are asked for it where no other server is known.
 
-    Maps of several event loops may share what is known of `silent` servers.
+    Maps of several event loops may share what is known of `silent` servers, and of those that `failed` last, the latest
+    at the end.
     """
 
-    def __init__(self, seeds: Sequence[Address], silent: SilentServers | None = None) -> None:
+    def __init__(
+        self,
+        seeds: Sequence[Address],
+        silent: SilentServers | None = None,
+        failed: dict[Address, None] | None = None,
+    ) -> None:
         self._seeds = seeds
         self._servers: dict[int, Address] = {}
-        self._failed: dict[Address, None] = {}
+        self._failed: dict[Address, None] = {} if failed is None else failed
         self.silent = SilentServers() if silent is None else silent
 
     def __contains__(self, slot: int) -> bool:
@@ -105,9 +111,9 @@ class SlotMap:
 
     def candidates(self, known: Iterable[Address]) -> list[Address]:
         """The servers to ask for the slots, in order; last those that did not answer, the latest at the end."""
-        every = dict.fromkeys([*known, *self._seeds])
-        silent = [address for address in every if self.silent.has(address) and address not in self._failed]
-        failed = [*silent, *self._failed]
+        every, latest = dict.fromkeys([*known, *self._seeds]), list(self._failed)
+        silent = [address for address in every if self.silent.has(address) and address not in latest]
+        failed = [*silent, *latest]
         return [address for address in every if address not in failed] + [one for one in failed if one in every]
 
     def learn(self, reply: Any, teller: Address) -> None:

@@ -73,7 +73,11 @@ class Turns:
         elif isinstance(self._handed, redis.asyncio.Redis):
             self._task = asyncio.get_running_loop().create_task(self._listen_async(self._handed))
         else:
-            threading.Thread(target=self._listen, name="headgate-turns", daemon=True).start()
+            try:
+                threading.Thread(target=self._listen, name="headgate-turns", daemon=True).start()
+            except RuntimeError as error:  # no more threads, or the interpreter ends
+                self._listening = False
+                self._lost(error)
 
     def _was_cut_off(self) -> bool:
         """Whether the task that listened has ended with its event loop."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from headgate.errors import ConfigError
+from headgate.stores.redis.tls_files import check_tls_files
 from headgate.stores.url_parts import StoreUrl, check_options, scheme_of, split_url
 
 DEFAULT_TIMEOUT_S = 0.05
@@ -131,6 +132,7 @@ def _with_options(place: Place, parts: StoreUrl, database: str, form: str, *, tl
         user, _, password = parts.credentials.partition(":")
         options |= {"username": unquote(user) or None, "password": unquote(password) or None}
     if tls:
+        check_tls_files(options, form)
         options["ssl"] = True
     if place.kind == "cluster":
         if database not in ("", "0") or options.pop("db", 0) != 0:

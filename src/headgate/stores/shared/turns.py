@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from headgate.errors import StoreError, StoreTimeout
+from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.lines import Ticket
 from headgate.stores.shared.system_threads import begin_thread
 
@@ -54,8 +54,8 @@ class _Listener:
         self.seat: Seat | None = None
         self.error: StoreError | None = None
         self.ends = False
-        _listeners.add(self)
         self._thread = begin_thread(partial(listen, self), "headgate-turns")
+        _listeners.add(self)
 
     def end(self) -> None:
         """Let the thread end, and wait for that."""
@@ -110,12 +110,17 @@ class ZoneTurns:
     def seat(self) -> Seat | None:
         """Where this process sits, from now until none of its tickets is left; None where there is no seat left.
 
-        Raises StoreError where the zone's lines are not to be had.
+        Raises StoreError where the zone's lines are not to be had, or there is no room for a thread.
         """
         with self._lock:
             listener = self._listener
             if listener is None:
-                listener = self._listener = _Listener(self._lines, self._listen)
+                try:
+                    listener = self._listener = _Listener(self._lines, self._listen)
+                except RuntimeError as error:  # no more threads, or the interpreter ends
+                    raise StoreUnavailable(
+                        f"{self._shown}: the thread that listens who is called in line cannot be started: {error}"
+                    ) from error
         if not listener.began.wait(_PATIENCE_S):
             raise StoreTimeout(f"the thread that listens who is called in {self._shown} has not begun for 10 s")
         if listener.error is not None:
