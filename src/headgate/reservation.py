@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headgate import core, heartbeat
+from headgate import collector, core, heartbeat
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision
 from headgate.drive import answered, answered_in_any_case, begun
@@ -221,6 +222,9 @@ def enter(reservation: Reservation) -> Reservation:
 
 def leave(reservation: Reservation, kind: type[BaseException] | None) -> None:
     """What happens where a block ends, by an error of this kind or by none."""
+    if collector.in_collector():
+        collector.call_later(partial(leave, reservation, kind))
+        return
     heartbeat.stop(reservation)
     if reservation.settled:
         return
@@ -237,6 +241,9 @@ def end(reservation: Reservation) -> None:
 
     Where the store does not answer, its lease frees it later: what the call came to is worth more than that error.
     """
+    if collector.in_collector():
+        collector.call_later(partial(end, reservation))
+        return
     heartbeat.stop(reservation)
     try:
         reservation.commit()

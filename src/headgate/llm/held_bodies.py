@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+from headgate import collector
 from headgate.drive import begun
 from headgate.llm.call import AsyncCall, Call
 from headgate.llm.held_requests import AnswerReading
@@ -62,7 +63,11 @@ class HeldBody:
         call.__exit__(None, None, None)
 
     def __del__(self) -> None:
-        if not self._call.settled:
+        if self._call.settled:
+            return
+        if collector.in_collector():
+            collector.call_later(self.close)
+        else:
             self.close()
 
 

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
+from headgate import collector
 from headgate.drive import begun
 from headgate.errors import ConfigError
 from headgate.llm.call import AsyncCall, Call, close, close_async
@@ -191,7 +192,11 @@ class HeldStream:
         return getattr(self._stream, name)
 
     def __del__(self) -> None:
-        if not self._call.settled:
+        if self._call.settled:
+            return
+        if collector.in_collector():
+            collector.call_later(self.close)
+        else:
             self.close()
 
 

@@ -61,7 +61,8 @@ class _RoomyFile(MmapedDict):
             super().write_value(key, value, timestamp)  # type: ignore[no-untyped-call]
 
     def _has_room(self, key: str) -> bool:
-        if key in self._positions:
+        file = self._f
+        if key in self._positions or file is None:
             return True
         end = self._used + len(key.encode()) + _BESIDE_A_KEY
         if end <= self._capacity:
@@ -70,12 +71,12 @@ class _RoomyFile(MmapedDict):
         while capacity < end:
             capacity *= 2
         try:
-            os.posix_fallocate(self._f.fileno(), 0, capacity)
+            os.posix_fallocate(file.fileno(), 0, capacity)
         except OSError as error:
             if error.errno not in _NO_ROOM:  # some file systems cannot say
                 return True
             with suppress(OSError):  # what it took for nothing
-                os.ftruncate(self._f.fileno(), self._capacity)
+                os.ftruncate(file.fileno(), self._capacity)
             if not self._is_full:
                 self._is_full = True
                 log.error("%s: %s: new metrics are left out until there is room", self._fname, error.strerror)

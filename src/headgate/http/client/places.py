@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from headgate.collector import in_collector
 from headgate.costs import Cost
 from headgate.drive import answered_in_any_case, drive, drive_async
 from headgate.errors import StoreError
@@ -34,7 +35,7 @@ class HeldCall:
 
     def _free(self, actual: Cost | None) -> None:
         held, self._held = self._held, None
-        if held is not None:
+        if held is not None and not in_collector():  # else it is dropped here, and settled as what is dropped
             try:
                 drive(held.free(actual))
             except StoreError as error:

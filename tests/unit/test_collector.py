@@ -1,0 +1,147 @@
+"""What the garbage collector ends in the midst of a decision, in the thread that has the table's lock."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate import Limiter, MemoryStore, collector
+from headgate.algorithms.transition import decide
+from headgate.integrations.httpx import RateLimitTransport
+from headgate.llm import LlmGate
+from until import until
+
+POLICY = {
+    "version": 1,
+    "llm": {"prices": {"m": {"input": "1", "output": "10"}}, "hold": "max"},
+    "rules": [{"name": "user", "by": ["user"], "limits": "9000 tokens/day in UTC; 5 concurrent"}],
+}
+CHUNKS = [{"choices": [{"delta": {"content": "Blue."}}]}, {"choices": [], "usage": {"completion_tokens": 5}}]
+
+
+class Cycle:
+    """What only the collector finds."""
+
+    def __init__(self, *dropped: Any) -> None:
+        self.own, self.dropped = self, dropped
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """One that collects garbage in each decision."""
+
+    def collecting(*args: Any, **kwargs: Any) -> Any:
+        gc.collect()
+        return decide(*args, **kwargs)
+
+    monkeypatch.setattr("headgate.stores.python_table.decide", collecting)
+    return MemoryStore(core="python")
+
+
+def in_flight(gate: LlmGate) -> int:
+    with gate.call("m", user="ann", input_tokens=0, max_tokens=0) as call:
+        places = call.decision.limits[-1]
+        return places.limit - places.remaining - 1
+
+
+def test_a_stream_is_settled_by_another_thread(store: MemoryStore) -> None:
+    with LlmGate(POLICY, store=store) as gate:
+
+        @gate.limited(model="m", user="ann")
+        def ask(max_tokens: int = 100) -> Iterator[Any]:
+            yield from CHUNKS
+
+        stream = ask()
+        next(stream)
+        Cycle(stream)
+        del stream
+        until(lambda: in_flight(gate) == 0)
+
+
+def test_the_generator_of_a_call_is_settled_by_another_thread(store: MemoryStore) -> None:
+    with LlmGate(POLICY, store=store) as gate:
+
+        def ask() -> Iterator[Any]:
+            with gate.call("m", user="ann", input_tokens=0, max_tokens=100) as call:
+                yield from call.stream(iter(CHUNKS))
+
+        stream = ask()
+        next(stream)
+        Cycle(stream)
+        del stream
+        until(lambda: in_flight(gate) == 0)
+
+
+def test_a_block_and_a_limited_generator_are_settled_by_another_thread(store: MemoryStore) -> None:
+    limiter = Limiter("2 concurrent", store=store)
+
+    def holding() -> Iterator[int]:
+        with limiter.reserve("key"):
+            yield 1
+
+    @limiter.limit(key="key")
+    def limited() -> Iterator[int]:
+        yield 1
+
+    one, other = holding(), limited()
+    assert next(one) == next(other) == 1 and not limiter.peek("key").allowed
+    Cycle(one, other)
+    del one, other
+    until(lambda: limiter.peek("key", cost=2).allowed)
+
+
+def test_the_response_of_a_client_is_settled_by_another_thread(store: MemoryStore) -> None:
+    limiter = Limiter("1 concurrent", store=store)
+    inner = httpx.MockTransport(lambda request: httpx.Response(200, stream=httpx.ByteStream(b"told")))
+    with httpx.Client(transport=RateLimitTransport(limiter, transport=inner, key=lambda request: "key")) as client:
+        response = client.send(client.build_request("GET", "http://a/"), stream=True)
+
+        def reading() -> Iterator[bytes]:
+            try:
+                yield b""
+            finally:
+                response.close()
+
+        parts = reading()
+        next(parts)
+        assert not limiter.peek("key").allowed
+        Cycle(parts)
+        del parts
+        until(lambda: limiter.peek("key").allowed)
+
+
+def test_without_room_for_a_thread_it_is_called_with_the_next_one() -> None:
+    called: list[int] = []
+    former = threading.stack_size(1 << 46)  # more than any machine has
+    try:
+        collector.call_later(lambda: called.append(1))
+    finally:
+        threading.stack_size(former)
+    collector.call_later(lambda: called.append(2))
+    assert not collector.in_collector()
+    until(lambda: called == [1, 2])
+
+
+def test_a_program_that_ends_does_what_is_left() -> None:
+    program = """
+        import threading
+        from headgate import collector
+
+        threading.stack_size(1 << 46)
+        collector.call_later(lambda: print("ended", flush=True))
+        collector.call_later(lambda: 1 / 0)
+        collector.call_later(lambda: print("too", flush=True))
+        """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "ended\ntoo\n")
+    assert "what the garbage collector found could not be ended" in ended.stderr
