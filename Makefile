@@ -65,8 +65,8 @@ test-native: install
 
 test-python: test-python-ready
 	@$(BIN)/pytest --quiet -n 2 tests/unit tests/laws
-	@# They keep deadlines of milliseconds on whatever machine this is: what fails is asked again, twice, and named.
-	@$(BIN)/pytest --quiet -n 3 --dist loadfile --no-loadscope-reorder --reruns 2 -rR tests/integration
+	@# They mostly wait, for deadlines of milliseconds on whatever machine this is: what fails is asked again, twice, and named.
+	@$(BIN)/pytest --quiet -n 4 --dist loadfile --no-loadscope-reorder --reruns 2 -rR tests/integration
 
 test-pythons: test-pythons-ready
 	@scripts/test-with $(OTHER_PYTHONS)
