@@ -47,10 +47,10 @@ RUST_FLOORS = {
         "late_checks": 7,
     },
     "server": {
-        "bounds": 0, "decide": 0, "hop_by_hop": 0, "room": 0, "stats": 0, "tls": 0,
+        "bounds": 0, "decide": 0, "hop_by_hop": 0, "private": 0, "room": 0, "stats": 0, "tls": 0,
         "deciding": 1, "problems": 1, "waiting": 1,
         "connection": 2,
-        "transport": 3, "outgoing": 3, "uploads": 3, "registry": 3,
+        "transport": 3, "outgoing": 3, "passed_on": 3, "uploads": 3, "registry": 3,
         "handshake": 4, "intake": 4, "limbo": 4, "forward": 4,
         "worker": 5,
         "exchange": 6,

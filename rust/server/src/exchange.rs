@@ -71,8 +71,10 @@ impl Exchange<'_> {
                 whole(refusal.reply(), answering)
             }
             Answered::Passed(body) => {
-                held.set(head_bytes(&parts) + body.len());
-                match self.pass(Request::from_parts(parts, Upload(body))).await {
+                let mut passed = Held::of(Arc::clone(self.connection));
+                passed.set(head_bytes(&parts) + body.len());
+                held.set(0);
+                match self.pass(Request::from_parts(parts, Upload(body)), passed).await {
                     Ok(response) => response.map(|body| Outgoing::passed(body, answering, is_http1)),
                     Err(refusal) => whole(refusal.reply(), answering),
                 }
@@ -173,7 +175,7 @@ impl Exchange<'_> {
     }
 
     /// The response of the Python service; a refusal where it gives none, or none in the time that it has.
-    async fn pass(&self, request: Request<Upload>) -> Result<Response<Behind>, Refusal> {
+    async fn pass(&self, request: Request<Upload>, held: Held) -> Result<Response<Behind>, Refusal> {
         let forward = self.worker.forward();
         let may_wait = self.connection.all_hold() <= self.worker.bounds().held_bytes;
         if !may_wait && forward.has_no_turn(request.uri().path()) {
@@ -184,7 +186,9 @@ impl Exchange<'_> {
             tokio::time::sleep(AFTER_LEAVING).await;
         };
         tokio::select! {
-            passed = forward.pass(request, self.connection.peer, self.connection.leaves()) => passed.ok_or_else(Refusal::nobody_behind),
+            passed = forward.pass(request, self.connection.peer, held, self.connection.leaves()) => {
+                passed.ok_or_else(Refusal::nobody_behind)
+            }
             () = gone => Err(Refusal::nobody_behind()),
         }
     }

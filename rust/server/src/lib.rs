@@ -23,6 +23,8 @@ mod intake;
 pub use intake::fuzzing;
 mod limbo;
 mod outgoing;
+mod passed_on;
+mod private;
 mod problems;
 mod registry;
 mod room;

@@ -1,6 +1,7 @@
 //! A service behind the door, of HTTP/1.1 on a Unix socket, that tells what it got.
 
 use std::convert::Infallible;
+use std::os::unix::net::UnixListener as StdListener;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,12 +22,15 @@ use tokio::sync::oneshot;
 pub struct Behind {
     pub socket: PathBuf,
     pub counts: Arc<Counts>,
+    listener: StdListener,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 #[derive(Default)]
 pub struct Counts {
+    /// Connections that were accepted.
+    pub accepted: AtomicU64,
     /// Requests that have come, and those that wait for ever.
     pub requests: AtomicU64,
     pub waiting: AtomicU64,
@@ -43,16 +47,23 @@ impl Behind {
         let (stop, stopped) = oneshot::channel();
         let (path, shared) = (socket.clone(), Arc::clone(&counts));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let listener = {
+        let listener = StdListener::bind(&path).expect("a socket");
+        listener.set_nonblocking(true).expect("a socket that is not waited for");
+        let accepting = {
             let _in = runtime.enter();
-            UnixListener::bind(&path).expect("a socket")
+            UnixListener::from_std(listener.try_clone().expect("a descriptor")).expect("a socket")
         };
         let thread = thread::spawn(move || {
             runtime.block_on(async {
-                tokio::select! { () = accept(listener, shared) => {}, _ = stopped => {} }
+                tokio::select! { () = accept(accepting, shared) => {}, _ = stopped => {} }
             });
         });
-        Self { socket, counts, stop: Some(stop), thread: Some(thread) }
+        Self { socket, counts, listener, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Have so many connections at most wait to be accepted.
+    pub fn listen(&self, backlog: i32) {
+        rustix::net::listen(&self.listener, backlog).expect("a listening socket");
     }
 
     pub fn requests(&self) -> u64 {
@@ -81,6 +92,7 @@ impl Drop for Behind {
 async fn accept(listener: UnixListener, counts: Arc<Counts>) {
     loop {
         let (stream, _) = listener.accept().await.expect("a connection");
+        counts.accepted.fetch_add(1, Ordering::SeqCst);
         let counts = Arc::clone(&counts);
         tokio::spawn(async move {
             let service = service_fn(move |request| answer(request, Arc::clone(&counts)));
@@ -91,7 +103,7 @@ async fn accept(listener: UnixListener, counts: Arc<Counts>) {
 
 type Sent = BoxBody<Bytes, hyper::Error>;
 
-async fn answer(request: Request<Incoming>, counts: Arc<Counts>) -> Result<Response<Sent>, Infallible> {
+async fn answer(mut request: Request<Incoming>, counts: Arc<Counts>) -> Result<Response<Sent>, Infallible> {
     counts.requests.fetch_add(1, Ordering::SeqCst);
     let target = request.uri().to_string();
     if target == "/echo" {
@@ -104,8 +116,12 @@ async fn answer(request: Request<Incoming>, counts: Arc<Counts>) -> Result<Respo
     if let Some(millis) = target.strip_prefix("/later?") {
         tokio::time::sleep(std::time::Duration::from_millis(millis.parse().expect("a time"))).await;
     }
+    if let Some(millis) = target.strip_prefix("/stall?") {
+        thread::sleep(std::time::Duration::from_millis(millis.parse().expect("a time"))); // nothing is accepted meanwhile
+    }
     if target == "/wait" {
         let _waiting = Waiting::new(&counts);
+        let _ = request.body_mut().collect().await; // as the Python service does; else its end is not seen
         std::future::pending::<()>().await;
     }
     let mut seen = format!("{} {target}\n", request.method());
