@@ -255,8 +255,8 @@ def test_a_client_that_leaves_early_settles_and_the_provider_sees_it(upstream: P
     del stream
     gc.collect()
     assert upstream.gone.wait(30)
-    found = used(gate)
-    assert found["tokens"] >= MOST and found["calls"] == 0
+    until(lambda: used(gate)["calls"] == 0)  # what only the collector found is settled by a thread
+    assert used(gate)["tokens"] >= MOST
 
 
 def test_a_stream_is_cut_where_no_slice_can_be_held(upstream: Provider) -> None:
