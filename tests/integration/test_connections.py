@@ -334,6 +334,22 @@ def test_a_client_has_its_time_to_read_though_the_service_ends() -> None:
         assert small.connections.held == 0
 
 
+def test_an_idle_client_that_has_left_a_little_unread_gets_that_and_the_end() -> None:
+    def answer(request: ServiceRequest) -> ServiceResponse:
+        return ServiceResponse(200, TEXT, b"a" * 16384)  # too little for the event loop to say that it waits
+
+    with told(Bounds(idle_s=1), answer) as small, connected(small) as connection:
+        asked = 0
+        while not any(one.has_unsent for one in small.connections.open):
+            connection.sendall(CHECK)
+            asked += 1
+            until(lambda: sum(one.served for one in small.connections.open) == asked)  # noqa: B023
+        small.connections.close_idle()
+        time.sleep(2.5)
+        connection.settimeout(5)
+        assert [one.status for one in answers_in(all_of(connection))] == [200] * asked
+
+
 def test_a_response_of_which_a_part_is_left_is_held_whole() -> None:
     def answer(request: ServiceRequest) -> ServiceResponse:
         return ServiceResponse(200, TEXT, b"a" * (6 * MIB))  # the system's buffers take most of it

@@ -55,7 +55,9 @@ class Connection(asyncio.Protocol):
         self._stuck = False
         """The client does not take its responses."""
 
-        self._served = 0
+        self.served = 0
+        """How many requests were answered."""
+
         self._waits_for: tuple[int, int] | None = None
         """In which phase of which request it waits for its client; None while it does not."""
 
@@ -71,9 +73,12 @@ class Connection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether nothing has begun on it that could be finished."""
-        if self._transport.get_write_buffer_size():
-            return False
         return self._lingers or not (self._reader.has_begun or self._is_busy)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the system has not taken all of its responses yet."""
+        return self._transport.get_write_buffer_size() > 0
 
     @property
     def _is_busy(self) -> bool:
@@ -200,12 +205,12 @@ class Connection(asyncio.Protocol):
         """Read much of it; after some requests other connections have their turn."""
         view = memoryview(data)
         for start in range(0, len(data), _SLICE):
-            begun = self._served
+            begun = self.served
             self._reader.feed(view[start : start + _SLICE])
             self._tell_to_continue()
             if not self._reads:
                 return
-            if start + _SLICE < len(data) and (self._is_busy or self._served > begun):
+            if start + _SLICE < len(data) and (self._is_busy or self.served > begun):
                 self._unfed = data[start + _SLICE :]
                 self._pause()
                 if not self._is_busy:
@@ -250,7 +255,7 @@ class Connection(asyncio.Protocol):
     def _write(self, request: ServiceRequest, response: ServiceResponse, persistence: Persistence) -> None:
         if self._transport.is_closing():
             return
-        self._served += 1
+        self.served += 1
         stays = Persistence.CLOSE if self._connections.closing else persistence
         head_only = request.method == "HEAD"
         told = encode_response(response, self._connections.date, stays, head_only=head_only)
@@ -335,7 +340,7 @@ class Connection(asyncio.Protocol):
             self._waits_for = None
             self._connections.waiting.pop(self, None)
             return
-        waits_for = (self._reader.phase, self._served)
+        waits_for = (self._reader.phase, self.served)
         if waits_for != self._waits_for:
             bounds = self._bounds
             self._wait_until((bounds.idle_s, bounds.head_s, bounds.body_s)[self._reader.phase])

@@ -65,8 +65,8 @@ class Connections:
             pass
 
     def close_idle(self) -> None:
-        """Close those on which nothing has begun."""
-        for connection in [one for one in self.waiting if one.is_idle]:
+        """Close those on which nothing has begun, and nothing is left to send."""
+        for connection in [one for one in self.waiting if one.is_idle and not one.has_unsent]:
             connection.give_way()
 
     def wait_in_line_no_longer(self) -> None:
