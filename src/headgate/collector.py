@@ -26,7 +26,6 @@ _collecting = 0
 _late: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
 """What is to be called: its `put` may itself be interrupted by the collector."""
 
-
 _without_thread = False
 """Whether the last thread could not be started."""
 
@@ -34,6 +33,14 @@ _without_thread = False
 def in_collector() -> bool:
     """Whether this is called by the garbage collector of a program that goes on."""
     return _collecting != 0 and _collecting == get_ident() and not sys.is_finalizing()
+
+
+def call_outside(call: Callable[[], object]) -> None:
+    """Call it now; or, where this is called by the garbage collector, in a thread (`call_later`)."""
+    if in_collector():
+        call_later(call)
+    else:
+        call()
 
 
 def call_later(call: Callable[[], object]) -> None:

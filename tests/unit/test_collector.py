@@ -28,10 +28,12 @@ CHUNKS = [{"choices": [{"delta": {"content": "Blue."}}]}, {"choices": [], "usage
 
 
 class Cycle:
-    """What only the collector finds."""
+    """What only the collector finds, with generators that have begun."""
 
-    def __init__(self, *dropped: Any) -> None:
-        self.own, self.dropped = self, dropped
+    def __init__(self, *begun: Iterator[Any]) -> None:
+        self.own, self.begun = self, begun
+        for each in begun:
+            next(each)
 
 
 @pytest.fixture
@@ -59,10 +61,7 @@ def test_a_stream_is_settled_by_another_thread(store: MemoryStore) -> None:
         def ask(max_tokens: int = 100) -> Iterator[Any]:
             yield from CHUNKS
 
-        stream = ask()
-        next(stream)
-        Cycle(stream)
-        del stream
+        Cycle(ask())
         until(lambda: in_flight(gate) == 0)
 
 
@@ -73,10 +72,7 @@ def test_the_generator_of_a_call_is_settled_by_another_thread(store: MemoryStore
             with gate.call("m", user="ann", input_tokens=0, max_tokens=100) as call:
                 yield from call.stream(iter(CHUNKS))
 
-        stream = ask()
-        next(stream)
-        Cycle(stream)
-        del stream
+        Cycle(ask())
         until(lambda: in_flight(gate) == 0)
 
 
@@ -91,10 +87,9 @@ def test_a_block_and_a_limited_generator_are_settled_by_another_thread(store: Me
     def limited() -> Iterator[int]:
         yield 1
 
-    one, other = holding(), limited()
-    assert next(one) == next(other) == 1 and not limiter.peek("key").allowed
-    Cycle(one, other)
-    del one, other
+    cycle = Cycle(holding(), limited())
+    assert not limiter.peek("key").allowed
+    del cycle
     until(lambda: limiter.peek("key", cost=2).allowed)
 
 
@@ -110,11 +105,9 @@ def test_the_response_of_a_client_is_settled_by_another_thread(store: MemoryStor
             finally:
                 response.close()
 
-        parts = reading()
-        next(parts)
+        cycle = Cycle(reading())
         assert not limiter.peek("key").allowed
-        Cycle(parts)
-        del parts
+        del cycle
         until(lambda: limiter.peek("key").allowed)
 
 

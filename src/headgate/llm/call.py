@@ -6,7 +6,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from headgate import collector, heartbeat
+from headgate import heartbeat
+from headgate.collector import call_outside
 from headgate.drive import answered
 from headgate.errors import ArgumentError, RateLimited, StoreError
 from headgate.holding import Extension
@@ -111,10 +112,7 @@ class Call(CallBase):
         if self.settled or not self._is_held:
             return
         self.settled = True
-        if collector.in_collector():
-            collector.call_later(partial(self._settle_now, mode, usage))
-        else:
-            self._settle_now(mode, usage)
+        call_outside(partial(self._settle_now, mode, usage))
 
     def _settle_now(self, mode: SettleMode, usage: Usage | None) -> None:
         amounts, entry = self._settlement(mode, usage)

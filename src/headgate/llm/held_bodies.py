@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from headgate import collector
+from headgate.collector import call_outside
 from headgate.drive import begun
 from headgate.llm.call import AsyncCall, Call
 from headgate.llm.held_requests import AnswerReading
@@ -63,12 +63,8 @@ class HeldBody:
         call.__exit__(None, None, None)
 
     def __del__(self) -> None:
-        if self._call.settled:
-            return
-        if collector.in_collector():
-            collector.call_later(self.close)
-        else:
-            self.close()
+        if not self._call.settled:
+            call_outside(self.close)
 
 
 class AsyncHeldBody:

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
-from headgate import collector
+from headgate.collector import call_outside
 from headgate.drive import begun
 from headgate.errors import ConfigError
 from headgate.llm.call import AsyncCall, Call, close, close_async
@@ -192,12 +192,8 @@ class HeldStream:
         return getattr(self._stream, name)
 
     def __del__(self) -> None:
-        if self._call.settled:
-            return
-        if collector.in_collector():
-            collector.call_later(self.close)
-        else:
-            self.close()
+        if not self._call.settled:
+            call_outside(self.close)
 
 
 class AsyncHeldStream:
