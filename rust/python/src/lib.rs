@@ -29,6 +29,7 @@ mod gate_limits;
 mod gate_policy;
 mod gate_subject;
 mod gate_told;
+mod header_pairs;
 mod key_text;
 mod keyed;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

@@ -6,11 +6,14 @@ use headgate_policy::subject::{Name, Sent, Subject};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
-use smallvec::SmallVec;
 
 use crate::gate_subject::Trouble;
+use crate::header_pairs::{Spelling, first_of_name, is_spelled};
 use crate::server_text::{Lines, Text, add_quoted_path, add_target, exact_bytes};
 use crate::web_reading::{Reading, UNREAD, WebName, sent};
+
+/// Most policies read no more headers than these.
+const USUAL_HEADERS: usize = 4;
 
 /// The request of a scope, of which each part is read once, where it is first asked for.
 pub struct ScopeSubject<'py, 'gate> {
@@ -21,7 +24,8 @@ pub struct ScopeSubject<'py, 'gate> {
     path: OnceCell<Text<'py>>,
     host: OnceCell<Lines<'py>>,
     client_ip: OnceCell<Text<'py>>,
-    headers: SmallVec<[OnceCell<Lines<'py>>; 4]>,
+    headers: [OnceCell<Lines<'py>>; USUAL_HEADERS],
+    more_headers: Box<[OnceCell<Lines<'py>>]>,
 }
 
 impl<'py, 'gate> ScopeSubject<'py, 'gate> {
@@ -36,21 +40,38 @@ impl<'py, 'gate> ScopeSubject<'py, 'gate> {
             path: OnceCell::new(),
             host: OnceCell::new(),
             client_ip: OnceCell::new(),
-            headers: reading.names.iter().map(|_| OnceCell::new()).collect(),
+            headers: [const { OnceCell::new() }; USUAL_HEADERS],
+            more_headers: match reading.names.len() {
+                0..=USUAL_HEADERS => Box::default(),
+                names => (USUAL_HEADERS..names).map(|_| OnceCell::new()).collect(),
+            },
         }
     }
 
+    /// What was sent as path and query, as far as the policy reads it.
     fn target(&self) -> Result<Text<'py>, Trouble> {
+        if !self.reading.reads_queries
+            && let Some(raw) = self.scope.get_item(&self.reading.in_scopes.raw_path)?
+            && let Ok(raw) = raw.cast_into_exact::<PyBytes>()
+            && !raw.as_bytes().is_empty()
+            && raw.as_bytes().is_ascii()
+        {
+            return Ok(Text::Bytes(raw));
+        }
+        self.made_target()
+    }
+
+    fn made_target(&self) -> Result<Text<'py>, Trouble> {
         let (py, scope) = (self.scope.py(), self.scope);
-        let raw = scope.get_item(intern!(py, "raw_path"))?.filter(|raw| !raw.is_none()).map(exact_bytes).transpose()?;
-        let raw = raw.filter(|raw| !raw.as_bytes().is_empty());
+        let raw = scope.get_item(&self.reading.in_scopes.raw_path)?;
+        let raw = raw.filter(|raw| !raw.is_none()).map(exact_bytes).transpose()?;
         let asked = match self.reading.reads_queries {
             true => scope.get_item(intern!(py, "query_string"))?.filter(|asked| !asked.is_none()),
             false => None,
         };
         let asked = asked.map(exact_bytes).transpose()?.filter(|asked| !asked.as_bytes().is_empty());
         let mut text = String::new();
-        match raw {
+        match raw.filter(|raw| !raw.as_bytes().is_empty()) {
             Some(raw) if asked.is_none() && raw.as_bytes().is_ascii() => return Ok(Text::Bytes(raw)),
             Some(raw) => add_target(&mut text, raw.as_bytes().iter().copied()),
             None => {
@@ -66,15 +87,26 @@ impl<'py, 'gate> ScopeSubject<'py, 'gate> {
     }
 
     fn peer(&self) -> Result<Text<'py>, Trouble> {
-        let client = self.scope.get_item(intern!(self.scope.py(), "client"))?;
-        let peer = match &client {
-            Some(client) => match (client.cast::<PyTuple>(), client.cast::<PyList>()) {
-                (Ok(pair), _) if !pair.is_empty() => pair.get_item(0)?,
-                (_, Ok(pair)) if !pair.is_empty() => pair.get_item(0)?,
-                (Err(_), Err(_)) if !client.is_none() => return Err(Trouble::Python),
-                _ => return self.reading.peer(Text::Known("")),
-            },
-            None => return self.reading.peer(Text::Known("")),
+        let client = self.scope.get_item(&self.reading.in_scopes.client)?;
+        if let Some(client) = &client
+            && let Ok(pair) = client.cast_exact::<PyTuple>()
+            && let [peer, ..] = pair.as_slice()
+        {
+            return self.reading.peer(Text::of(peer.clone())?);
+        }
+        self.peer_of(client)
+    }
+
+    /// The address of a client that is no plain tuple of one.
+    fn peer_of(&self, client: Option<Bound<'py, PyAny>>) -> Result<Text<'py>, Trouble> {
+        let Some(client) = client.filter(|client| !client.is_none()) else {
+            return self.reading.peer(Text::Known(""));
+        };
+        let peer = match (client.cast::<PyTuple>(), client.cast::<PyList>()) {
+            (Ok(pair), _) if !pair.is_empty() => pair.get_item(0)?,
+            (_, Ok(pair)) if !pair.is_empty() => pair.get_item(0)?,
+            (Err(_), Err(_)) => return Err(Trouble::Python),
+            _ => return self.reading.peer(Text::Known("")),
         };
         self.reading.peer(Text::of(peer)?)
     }
@@ -82,40 +114,48 @@ impl<'py, 'gate> ScopeSubject<'py, 'gate> {
     /// The lines of a header, and all of them as one list, as `headgate.policy.request.joined` gives it.
     fn lines(&self, name: &WebName) -> Result<Lines<'py>, Trouble> {
         let wanted = name.in_scopes.as_deref().ok_or(Trouble::Python)?;
-        match self.found(wanted, Spelling::Any)? {
-            Lines::Several(..) if self.reading.is_of_framework => Err(Trouble::Python), // which one is its choice
-            Lines::Several(all, lines) => Ok(match self.found(wanted, Spelling::Plain)? {
-                Lines::None => Lines::Several(all, lines),
-                Lines::One(plain) => Lines::Several(plain.as_str()?.to_owned(), lines),
-                Lines::Several(plain, _) => Lines::Several(plain, lines),
+        let headers = self.scope.get_item(&self.reading.in_scopes.headers)?.ok_or(Trouble::Python)?;
+        let Ok(pairs) = headers.cast_exact::<PyList>() else {
+            return self.lines_in(&headers, 0, wanted);
+        };
+        match first_of_name(pairs, wanted) {
+            None => Ok(Lines::None),
+            Some(first) => self.lines_in(&headers, first, wanted),
+        }
+    }
+
+    /// The lines of a header, of which none is before this place.
+    fn lines_in(&self, headers: &Bound<'py, PyAny>, first: usize, wanted: &[u8]) -> Result<Lines<'py>, Trouble> {
+        match found(headers, first, wanted, Spelling::Any)? {
+            Lines::Several(_) if self.reading.is_of_framework => Err(Trouble::Python), // which one is its choice
+            Lines::Several(several) => Ok(match found(headers, first, wanted, Spelling::Plain)? {
+                Lines::None => Lines::Several(several),
+                Lines::One(plain) => Lines::Several(Box::new((plain.as_str()?.to_owned(), several.1))),
+                Lines::Several(plain) => Lines::Several(Box::new((plain.0, several.1))),
             }),
             found => Ok(found),
         }
     }
-
-    /// The lines of a header, found where they are.
-    fn found(&self, wanted: &[u8], spelling: Spelling) -> Result<Lines<'py>, Trouble> {
-        let headers = self.scope.get_item(intern!(self.scope.py(), "headers"))?.ok_or(Trouble::Python)?;
-        let mut found = Lines::None;
-        if let Ok(pairs) = headers.cast::<PyList>() {
-            for pair in pairs.iter() {
-                found = found_in(found, &pair, wanted, spelling)?;
-            }
-        } else {
-            for pair in headers.cast::<PyTuple>().map_err(|_| Trouble::Python)? {
-                found = found_in(found, &pair, wanted, spelling)?;
-            }
-        }
-        Ok(found)
-    }
 }
 
-/// How the name of a field may be spelled.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Spelling {
-    /// With `_` for `-`, too.
-    Any,
-    Plain,
+/// The lines of a header from this place on, found where they are.
+fn found<'py>(
+    headers: &Bound<'py, PyAny>,
+    first: usize,
+    wanted: &[u8],
+    spelling: Spelling,
+) -> Result<Lines<'py>, Trouble> {
+    let mut found = Lines::None;
+    if let Ok(pairs) = headers.cast::<PyList>() {
+        for pair in pairs.iter().skip(first) {
+            found = found_in(found, &pair, wanted, spelling)?;
+        }
+    } else {
+        for pair in headers.cast::<PyTuple>().map_err(|_| Trouble::Python)?.iter().skip(first) {
+            found = found_in(found, &pair, wanted, spelling)?;
+        }
+    }
+    Ok(found)
 }
 
 /// What was found of a header so far, and this field if it is one of that name.
@@ -126,41 +166,30 @@ fn found_in<'py>(
     wanted: &[u8],
     spelling: Spelling,
 ) -> Result<Lines<'py>, Trouble> {
-    if let Ok(pair) = pair.cast::<PyTuple>() {
+    let (name, value) = if let Ok(pair) = pair.cast::<PyTuple>() {
         let [name, value] = pair.as_slice() else {
             return Err(Trouble::Python);
         };
-        return match is_spelled(name, wanted, spelling)? {
-            true => found.and(Text::of_latin1(value.clone())?),
-            false => Ok(found),
-        };
-    }
-    let pair = pair.cast::<PyList>().map_err(|_| Trouble::Python)?;
-    if pair.len() != 2 {
-        return Err(Trouble::Python);
-    }
-    match is_spelled(&pair.get_item(0)?, wanted, spelling)? {
-        true => found.and(Text::of_latin1(pair.get_item(1)?)?),
+        (name.clone(), value.clone())
+    } else {
+        let pair = pair.cast::<PyList>().map_err(|_| Trouble::Python)?;
+        if pair.len() != 2 {
+            return Err(Trouble::Python);
+        }
+        (pair.get_item(0)?, pair.get_item(1)?)
+    };
+    let name = name.cast_exact::<PyBytes>().map_err(|_| Trouble::Python)?;
+    match is_spelled(name.as_bytes(), wanted, spelling) {
+        true => found.and(Text::of_latin1(value)?),
         false => Ok(found),
     }
-}
-
-/// Whether this is a name of a field, in a spelling.
-#[inline]
-fn is_spelled(name: &Bound<'_, PyAny>, wanted: &[u8], spelling: Spelling) -> Result<bool, Trouble> {
-    let name = name.cast_exact::<PyBytes>().map_err(|_| Trouble::Python)?.as_bytes();
-    if name.len() != wanted.len() {
-        return Ok(false);
-    }
-    let plain = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
-    Ok(name == wanted || (spelling == Spelling::Any && name.iter().map(plain).eq(wanted.iter().copied())))
 }
 
 impl Subject for ScopeSubject<'_, '_> {
     type Error = Trouble;
 
     fn method(&self) -> Result<&str, Trouble> {
-        let name = intern!(self.scope.py(), "method");
+        let name = &self.reading.in_scopes.method;
         let read = || self.scope.get_item(name)?.map_or(Ok(Text::Known("GET")), Text::of)?.in_upper_case();
         sent(&self.method, read)?.as_str()
     }
@@ -177,7 +206,7 @@ impl Subject for ScopeSubject<'_, '_> {
         match sent(&self.host, || self.lines(&self.reading.host))? {
             Lines::None => Ok(""),
             Lines::One(line) => line.as_str(),
-            Lines::Several(joined, _) => Ok(joined),
+            Lines::Several(several) => Ok(&several.0),
         }
     }
 
@@ -192,10 +221,15 @@ impl Subject for ScopeSubject<'_, '_> {
 
     #[inline]
     fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, Trouble> {
-        Ok(match sent(&self.headers[name.number], || self.lines(&self.reading.names[name.number]))? {
+        let place = match self.headers.get(name.number) {
+            Some(place) => place,
+            None => &self.more_headers[name.number - USUAL_HEADERS],
+        };
+        Ok(match sent(place, || self.lines(&self.reading.names[name.number]))? {
             Lines::None => None,
             Lines::One(line) => Some(Sent::One(line.as_str()?)),
-            Lines::Several(joined, lines) => {
+            Lines::Several(several) => {
+                let (joined, lines) = &**several;
                 Some(Sent::Several { joined, lines: lines.iter().map(Text::as_str).collect::<Result<_, _>>()? })
             }
         })
@@ -206,11 +240,11 @@ impl Subject for ScopeSubject<'_, '_> {
     }
 }
 
-/// Whether a scope is of this type. Most servers name it by the same object: both are interned.
+/// Whether a scope is of this type.
 #[inline]
-pub fn is_type(scope: &Bound<'_, PyDict>, wanted: &Bound<'_, PyString>) -> PyResult<bool> {
-    let Some(kind) = scope.get_item(intern!(scope.py(), "type"))? else {
+pub fn is_type(scope: &Bound<'_, PyDict>, reading: &Reading, wanted: &str) -> PyResult<bool> {
+    let Some(kind) = scope.get_item(&reading.in_scopes.kind)? else {
         return Ok(false);
     };
-    Ok(kind.is(wanted) || (kind.is_instance_of::<PyString>() && kind.eq(wanted)?))
+    Ok(kind.cast::<PyString>().is_ok_and(|kind| kind.to_str().is_ok_and(|kind| kind == wanted)))
 }

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::bound_function::{OneArgument, bound_function};
+use crate::header_pairs::first_of_name;
 
 /// A `send` of ASGI that adds these fields; the native twin of `headgate.http.asgi.python_adding`.
 #[pyfunction]
@@ -27,47 +28,40 @@ impl OneArgument for SendWithFields {
         let [send, fields] = bound_to.as_slice() else {
             return Err(PyTypeError::new_err("a send that adds fields is bound to a send and to them"));
         };
-        if is_head(message)? {
-            return send.call1((with_told(message, fields.cast::<PyList>()?)?,));
+        let name = intern!(message.py(), "type");
+        let plain = message.cast_exact::<PyDict>().ok();
+        let kind = match plain.map_or(Ok(None), |plain| plain.get_item(name))? {
+            Some(kind) => kind,
+            None => message.get_item(name)?,
+        };
+        if !is_head(&kind) {
+            return send.call1((message,));
         }
-        send.call1((message,))
+        let copied = match plain {
+            Some(plain) => plain.copy()?,
+            None => message.py().get_type::<PyDict>().call1((message,))?.cast_into()?,
+        };
+        send.call1((with_told(copied, fields.cast()?)?,))
     }
 }
 
-/// Whether a message has headers. Most have a type that is the same object as the name here: both are interned.
+/// Whether messages of a type have headers.
 #[inline]
-fn is_head(message: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let py = message.py();
-    let name = intern!(py, "type");
-    let kind = match message.cast_exact::<PyDict>().map(|message| message.get_item(name)) {
-        Ok(Ok(Some(kind))) => kind,
-        _ => message.get_item(name)?,
-    };
-    if kind.is(intern!(py, "http.response.body")) {
-        return Ok(false);
-    }
-    if kind.is(intern!(py, "http.response.start")) {
-        return Ok(true);
-    }
+fn is_head(kind: &Bound<'_, PyAny>) -> bool {
     let kind = kind.cast::<PyString>().ok().and_then(|text| text.to_str().ok());
-    Ok(matches!(kind, Some("http.response.start" | "websocket.accept" | "websocket.http.response.start")))
+    matches!(kind, Some("http.response.start" | "websocket.accept" | "websocket.http.response.start"))
 }
 
-/// The message with the fields, but for those that the application wrote itself. It is another message: an application
-/// may send the same one again, to another client.
-fn with_told<'py>(message: &Bound<'py, PyAny>, fields: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyDict>> {
-    let py = message.py();
-    let headers = intern!(py, "headers");
-    let told = match message.cast_exact::<PyDict>() {
-        Ok(message) => message.copy()?,
-        Err(_) => py.get_type::<PyDict>().call1((message,))?.cast_into::<PyDict>()?,
-    };
-    let own = match told.get_item(headers)? {
+/// A copy of a head with the fields, but for those that the application wrote itself. It is another message: an
+/// application may send the same one again, to another client.
+fn with_told<'py>(copied: Bound<'py, PyDict>, fields: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyDict>> {
+    let headers = intern!(copied.py(), "headers");
+    let own = match copied.get_item(headers)? {
         Some(own) if !own.is_none() => list_of(&own)?,
-        _ => PyList::empty(py),
+        _ => PyList::empty(copied.py()),
     };
-    told.set_item(headers, with_fields(&own, fields, is_told)?)?;
-    Ok(told)
+    copied.set_item(headers, with_fields(&own, fields, is_told)?)?;
+    Ok(copied)
 }
 
 /// A `start_response` of WSGI; the native twin of `headgate.http.wsgi.telling`.
@@ -161,14 +155,11 @@ pub fn is_told<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> Py
     let Ok(name) = name.cast::<PyBytes>() else {
         return Ok(false);
     };
-    let name = name.as_bytes();
-    let is_it = |own: &Bound<'_, PyAny>| own.cast::<PyBytes>().is_ok_and(|own| own.as_bytes() == name);
-    for field in fields.iter() {
-        let found = match field.cast_exact::<PyTuple>() {
-            Ok(pair) if !pair.is_empty() => is_it(&pair.as_slice()[0]),
-            _ => is_it(&name_of(&field)?),
-        };
-        if found {
+    let Some(first) = first_of_name(fields, name.as_bytes()) else {
+        return Ok(false);
+    };
+    for field in fields.iter().skip(first) {
+        if name_of(&field)?.cast::<PyBytes>().is_ok_and(|own| own.as_bytes() == name.as_bytes()) {
             return Ok(true);
         }
     }
@@ -177,8 +168,8 @@ pub fn is_told<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> Py
 
 /// In lower case, as ASGI has it.
 fn name_of<'py>(field: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    match field.cast::<PyTuple>() {
-        Ok(pair) => pair.get_item(0),
-        Err(_) => field.get_item(0),
+    match field.cast_exact::<PyTuple>().map(|pair| pair.as_slice()) {
+        Ok([name, ..]) => Ok(name.clone()),
+        _ => field.get_item(0),
     }
 }

@@ -68,7 +68,7 @@ pub enum Lines<'py> {
     /// One.
     One(Text<'py>),
     /// Several, and all of them as one list.
-    Several(String, Vec<Text<'py>>),
+    Several(Box<(String, Vec<Text<'py>>)>),
 }
 
 impl<'py> Lines<'py> {
@@ -77,11 +77,11 @@ impl<'py> Lines<'py> {
         let mut lines = match self {
             Self::None => return Ok(Self::One(line)),
             Self::One(first) => vec![first],
-            Self::Several(_, lines) => lines,
+            Self::Several(several) => several.1,
         };
         lines.push(line);
         let joined = lines.iter().map(Text::as_str).collect::<Result<Vec<_>, _>>()?.join(", ");
-        Ok(Self::Several(joined, lines))
+        Ok(Self::Several(Box::new((joined, lines))))
     }
 }
 

@@ -5,7 +5,6 @@ use headgate_policy::costs::Cost;
 use headgate_policy::subject::Subject;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -160,7 +159,7 @@ impl WebGate {
             return Ok(Err(None));
         };
         let is_judged =
-            is_type(scope, intern!(py, "http"))? || (self.websockets && is_type(scope, intern!(py, "websocket"))?);
+            is_type(scope, &self.reading, "http")? || (self.websockets && is_type(scope, &self.reading, "websocket")?);
         if !is_judged {
             return Ok(Err(None));
         }

@@ -38,8 +38,31 @@ impl WebName {
     }
 }
 
+/// What a scope of ASGI has, by name: at hand with what is read, where a request begins.
+pub struct ScopeNames {
+    pub kind: Py<PyString>,
+    pub method: Py<PyString>,
+    pub raw_path: Py<PyString>,
+    pub client: Py<PyString>,
+    pub headers: Py<PyString>,
+}
+
+impl ScopeNames {
+    fn new(py: Python<'_>) -> Self {
+        let name = |text| PyString::intern(py, text).unbind();
+        Self {
+            kind: name("type"),
+            method: name("method"),
+            raw_path: name("raw_path"),
+            client: name("client"),
+            headers: name("headers"),
+        }
+    }
+}
+
 /// How requests are read.
 pub struct Reading {
+    pub in_scopes: ScopeNames,
     /// The headers that the policy reads, by their numbers.
     pub names: Box<[WebName]>,
     pub host: WebName,
@@ -70,6 +93,7 @@ impl Reading {
         let has_paths = |conditions: &Conditions| !conditions.paths.is_empty();
         let reads_queries = any(|source| matches!(source, Source::Query { .. }));
         Self {
+            in_scopes: ScopeNames::new(py),
             names: policy.headers.iter().map(|name| WebName::new(py, name)).collect(),
             host: WebName::new(py, "host"),
             reads_paths: reads_queries
