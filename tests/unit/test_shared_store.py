@@ -180,7 +180,7 @@ def test_a_foreign_file_is_refused_and_left_alone(path: Path, content: bytes, me
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (8, 77, "is a zone of layout 77, and this program reads layout 5, or 2 to 4 without holds"),
+        (8, 77, "is a zone of layout 77, and this program reads layout 6, or 2 to 5 without holds"),
         (16, 5, "was made for another kind of processor or C library"),
         (24, SIZE * 2, "is damaged in its header"),
         (72, 1, "is damaged in its header"),

@@ -371,3 +371,31 @@ fn holds_that_come_and_go_leave_a_zone_as_it_was() {
     assert_eq!(table.stats().expect("a lock").holds, 0);
     assert_whole(&table);
 }
+
+#[test]
+fn keys_whose_tags_begin_alike_take_no_more_room_than_others() {
+    let table = zone(3000, OnFull::Forget);
+    let limits = ["minute", "hour"].map(|scope| limit(&table, scope, Algorithm::FixedWindow, 1_000_000));
+    let mut keys: Vec<(usize, u64, u32)> = (0..400_000)
+        .map(|name| {
+            let key = table.seed().text(name.to_string().as_bytes());
+            (table.storage().shard_of(key), key.tag, name)
+        })
+        .collect();
+    keys.sort_unstable();
+    let is_alike = |pair: &&[(usize, u64, u32)]| pair[0].0 == pair[1].0 && (pair[0].1 ^ pair[1].1) >> (64 - 28) == 0;
+    let alike: Vec<u32> = keys.windows(2).filter(is_alike).flat_map(|pair| [pair[0].2, pair[1].2]).collect();
+    assert!(alike.len() > 20, "{} keys", alike.len());
+    let mut held = Vec::new();
+    for (number, name) in alike.iter().enumerate() {
+        for name in [*name].into_iter().chain((0..number as u32 % 7).map(|more| more * 1000 + number as u32)) {
+            let checks = [0, 1].map(|index| check(&table, &limits[index], &name.to_string(), 5));
+            held.push(hold(&table, &checks, HOUR_US, NOW_US).expect("room"));
+        }
+    }
+    assert_whole(&table);
+    for id in held {
+        assert_eq!(settle(&table, id, 3, &[&*limits[0], &*limits[1]]), Outcome::Settled);
+    }
+    assert_whole(&table);
+}

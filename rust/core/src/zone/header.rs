@@ -14,9 +14,9 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"headgate");
 const PLAIN: u64 = 2;
 /// The version of one that has room for callers that wait.
 const WAITING: u64 = 4;
-/// The version of one in which ids of holds tell their cells. None above can be read; of those below, the ones without
-/// room for holds.
-const NEWEST: u64 = 5;
+/// The version of one whose tries have a node only where leaves differ. None above can be read; of those below, the
+/// ones without room for holds.
+const NEWEST: u64 = 6;
 
 const WAY_OUT: &str = "name another path, or delete the file once no process uses it";
 const WORDS: usize = 16;
@@ -94,8 +94,9 @@ pub fn read_header(file: &File, bytes: usize) -> io::Result<Result<(Layout, Birt
     let holds_otherwise = words[AT_VERSION] < NEWEST && words[AT_MAX_HOLDS] != 0;
     if !(PLAIN..=NEWEST).contains(&words[AT_VERSION]) || holds_otherwise {
         return Ok(Err(format!(
-            "is a zone of layout {}, and this program reads layout {NEWEST}, or {PLAIN} to {WAITING} without holds; {WAY_OUT}",
-            words[AT_VERSION]
+            "is a zone of layout {}, and this program reads layout {NEWEST}, or {PLAIN} to {} without holds; {WAY_OUT}",
+            words[AT_VERSION],
+            NEWEST - 1
         )));
     }
     if words[AT_MACHINE] != machine() {

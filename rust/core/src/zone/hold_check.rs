@@ -10,7 +10,7 @@ use crate::zone::backing::MappedBacking;
 use crate::zone::journal::{FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS};
 use crate::zone::lease_list::{LANES, LAST, PLACES};
 use crate::zone::pool::{CELLS_PER_CHUNK, CHUNK_WORDS, KIND, Kind, halves};
-use crate::zone::tries::Trie;
+use crate::zone::tries::{FANOUT, LEVELS, Trie, digit};
 
 type Checked = Result<(), &'static str>;
 
@@ -26,7 +26,7 @@ pub fn check(backing: &MappedBacking<'_>, is_limit: impl Fn(u32) -> bool) -> Che
     let (next, end) = halves(backing.journal.word(FRESH_CELLS));
     (next..end.min(next.saturating_add(cells as u32 + 1))).try_for_each(|cell| found.see(cell))?;
     let mut holds = Vec::new();
-    found.see_trie(Trie::Holds, backing.root(Trie::Holds), 0, 0, &mut holds)?;
+    found.see_trie(Trie::Holds, backing.root(Trie::Holds), None, &mut holds)?;
     let in_trie = holds.len();
     for cell in backing.each_hold().filter(|cell| backing.is_found_by_cell(*cell)) {
         found.see(cell)?;
@@ -46,7 +46,7 @@ pub fn check(backing: &MappedBacking<'_>, is_limit: impl Fn(u32) -> bool) -> Che
         settled += u32::from(is_settled);
     }
     let mut keys = Vec::new();
-    found.see_trie(Trie::Keys, backing.root(Trie::Keys), 0, 0, &mut keys)?;
+    found.see_trie(Trie::Keys, backing.root(Trie::Keys), None, &mut keys)?;
     for key in keys {
         found.see_key(key)?;
     }
@@ -96,24 +96,35 @@ impl Found<'_, '_> {
         Ok(())
     }
 
-    fn see_trie(&mut self, trie: Trie, cell: u32, level: u32, hash: u64, leaves: &mut Vec<u32>) -> Checked {
+    /// What hangs at a cell, below a node of this level.
+    fn see_trie(&mut self, trie: Trie, cell: u32, above: Option<u32>, leaves: &mut Vec<u32>) -> Checked {
         if cell == 0 {
             return Ok(());
         }
         if !self.backing.is_node(cell) {
-            self.see_kind(cell, if trie == Trie::Holds { Kind::Hold } else { Kind::Key })?;
-            let begins_alike = level == 0 || (self.backing.hash_of(trie, cell) ^ hash) >> (64 - 4 * level) == 0;
             leaves.push(cell);
-            return if begins_alike { Ok(()) } else { Err("a hold or key out of its place") };
+            return self.see_kind(cell, if trie == Trie::Holds { Kind::Hold } else { Kind::Key });
         }
         self.see(cell)?;
-        if level == 16 {
-            return Err("a trie that is too deep");
+        let level = self.backing.level_of(cell);
+        if level >= LEVELS || above.is_some_and(|above| above >= level) {
+            return Err("a trie whose levels are out of order");
         }
-        (0..16).try_for_each(|digit| {
-            let below = hash | digit << (60 - 4 * level);
-            self.see_trie(trie, self.backing.child(cell, digit), level + 1, below, leaves)
-        })
+        let (first, mut children) = (leaves.len(), 0);
+        for number in 0..FANOUT {
+            let before = leaves.len();
+            self.see_trie(trie, self.backing.child(cell, number), Some(level), leaves)?;
+            children += u32::from(leaves.len() > before);
+            let mut below = leaves[before..].iter();
+            if below.any(|leaf| digit(self.backing.hash_of(trie, *leaf), level) != number) {
+                return Err("a hold or key out of its place");
+            }
+        }
+        let begins = |leaf: &u32| self.backing.hash_of(trie, *leaf).checked_shr(64 - 4 * level);
+        match leaves[first..].split_first() {
+            Some((one, others)) if children > 1 && others.iter().all(|other| begins(other) == begins(one)) => Ok(()),
+            _ => Err("a hold or key out of its place"),
+        }
     }
 
     /// A hold that is met for the first time: its parts, and whether it is settled.

@@ -1,7 +1,6 @@
-//! The tries that holds and keys are found in: each node has a child for every four bits of a hash, and no node has a
-//! leaf alone.
-
-use smallvec::SmallVec;
+//! The tries that holds and keys are found in: each node has a child for every four bits of a hash, those at the node's
+//! level, and at least two children. Levels at which all leaves below are alike have no node, so that a leaf takes one
+//! node more at the most, however alike two hashes are: room for that was reserved.
 
 use crate::zone::backing::MappedBacking;
 use crate::zone::journal::TRIES;
@@ -9,9 +8,11 @@ use crate::zone::pool::{KIND, Kind, halves, word_of};
 
 /// The words of the children of a node, two in each.
 const CHILDREN: usize = 5;
-const FANOUT: u64 = 16;
+pub(super) const FANOUT: u64 = 16;
 /// Levels of a hash.
-const LEVELS: u32 = 16;
+pub(super) const LEVELS: u32 = 16;
+/// Where the word of the kind tells the level of a node.
+const AT_LEVEL: u32 = 32;
 
 /// Which of the two tries of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,71 +30,90 @@ enum Slot {
     Child(u32, u64),
 }
 
-fn digit(hash: u64, level: u32) -> u64 {
-    hash >> (64 - 4 * (level + 1)) & (FANOUT - 1)
+pub(super) fn digit(hash: u64, level: u32) -> u64 {
+    hash >> (64 - 4 * (level % LEVELS + 1)) & (FANOUT - 1)
 }
 
 impl MappedBacking<'_> {
-    /// The leaf of a hash, if there is one that begins like it; the caller compares the rest.
+    /// The leaf of a hash, if there is one that is like it at all levels that have a node; the caller compares the rest.
     #[inline]
     pub(super) fn leaf(&self, trie: Trie, hash: u64) -> Option<u32> {
         let mut cell = self.root(trie);
-        for level in 0..LEVELS {
+        for _ in 0..LEVELS {
             if !self.is_node(cell) {
                 break;
             }
-            cell = self.child(cell, digit(hash, level));
+            cell = self.child(cell, digit(hash, self.level_of(cell)));
         }
         (cell != 0).then_some(cell)
     }
 
-    /// Hang a leaf into a trie that has none of this hash.
+    /// Hang a leaf into a trie that has none of this hash. It takes one cell at the most.
     pub(super) fn insert_leaf(&mut self, trie: Trie, hash: u64, leaf: u32) {
-        let (mut slot, mut cell, mut level) = (Slot::Root, self.root(trie), 0);
-        while level < LEVELS && self.is_node(cell) {
-            slot = Slot::Child(cell, digit(hash, level));
-            cell = self.child(cell, digit(hash, level));
-            level += 1;
+        let other = self.like(trie, hash);
+        if other == 0 {
+            return self.hang(trie, Slot::Root, leaf);
         }
-        let mut hung = leaf;
-        if cell != 0 {
-            let other = self.hash_of(trie, cell);
-            let Some(differs) = (level..LEVELS).find(|level| digit(hash, *level) != digit(other, *level)) else {
-                self.damage_holds(); // two hashes of 64 secret bits are alike
-                return;
-            };
-            hung = self.new_node(&[(digit(hash, differs), leaf), (digit(other, differs), cell)]);
-            for level in (level..differs).rev() {
-                hung = self.new_node(&[(digit(hash, level), hung)]);
+        let other = self.hash_of(trie, other);
+        let Some(differs) = (0..LEVELS).find(|level| digit(hash, *level) != digit(other, *level)) else {
+            self.damage_holds(); // two hashes of 64 secret bits are alike
+            return;
+        };
+        let (mut slot, mut cell) = (Slot::Root, self.root(trie));
+        for _ in 0..LEVELS {
+            if !self.is_node(cell) || self.level_of(cell) >= differs {
+                break;
             }
+            let own = digit(hash, self.level_of(cell));
+            (slot, cell) = (Slot::Child(cell, own), self.child(cell, own));
         }
-        self.hang(trie, slot, hung);
+        if self.is_node(cell) && self.level_of(cell) == differs {
+            return self.hang(trie, Slot::Child(cell, digit(hash, differs)), leaf);
+        }
+        let node = self.new_node(differs, [(digit(hash, differs), leaf), (digit(other, differs), cell)]);
+        self.hang(trie, slot, node);
     }
 
-    /// Take a leaf out of a trie, and the nodes that are not needed without it.
-    pub(super) fn remove_leaf(&mut self, trie: Trie, hash: u64, leaf: u32) {
-        let mut path: SmallVec<[(u32, u64); 8]> = SmallVec::new();
+    /// A leaf that begins like a hash as far as any does; 0 where there is none.
+    fn like(&self, trie: Trie, hash: u64) -> u32 {
         let mut cell = self.root(trie);
-        while path.len() < LEVELS as usize && self.is_node(cell) {
-            path.push((cell, digit(hash, path.len() as u32)));
-            cell = self.child(cell, digit(hash, path.len() as u32 - 1));
+        for _ in 0..LEVELS {
+            if !self.is_node(cell) {
+                break;
+            }
+            let own = self.child(cell, digit(hash, self.level_of(cell)));
+            // Below a node that has none of this digit, all begin alike as far as it goes.
+            let any = || (0..FANOUT).map(|digit| self.child(cell, digit)).find(|child| *child != 0);
+            cell = if own != 0 { own } else { any().unwrap_or(0) };
+        }
+        cell
+    }
+
+    /// Take a leaf out of a trie, and the node that is not needed without it.
+    pub(super) fn remove_leaf(&mut self, trie: Trie, hash: u64, leaf: u32) {
+        let (mut above, mut slot, mut cell) = (Slot::Root, Slot::Root, self.root(trie));
+        for _ in 0..LEVELS {
+            if !self.is_node(cell) {
+                break;
+            }
+            let own = digit(hash, self.level_of(cell));
+            (above, slot, cell) = (slot, Slot::Child(cell, own), self.child(cell, own));
         }
         if cell != leaf {
             self.damage_holds();
             return;
         }
-        let mut hung = 0;
-        while let Some((node, own)) = path.pop() {
-            let mut others = (0..FANOUT).filter(|digit| *digit != own).map(|digit| self.child(node, digit));
-            let mut left = others.by_ref().filter(|cell| *cell != 0);
-            match (left.next(), left.next()) {
-                (None, _) => {}
-                (Some(only), None) if hung == 0 && !self.is_node(only) => hung = only,
-                _ => return self.hang(trie, Slot::Child(node, own), hung),
-            }
-            self.drop_cell(node);
+        let Slot::Child(node, own) = slot else {
+            return self.hang(trie, Slot::Root, 0);
+        };
+        let others = (0..FANOUT).filter(|digit| *digit != own).map(|digit| self.child(node, digit));
+        let mut left = others.filter(|child| *child != 0);
+        let (one, another) = (left.next(), left.next());
+        if another.is_some() {
+            return self.hang(trie, slot, 0);
         }
-        self.hang(trie, Slot::Root, hung);
+        self.hang(trie, above, one.unwrap_or(0));
+        self.drop_cell(node);
     }
 
     /// The hash that a leaf hangs by.
@@ -115,16 +135,22 @@ impl MappedBacking<'_> {
         cell != 0 && self.cell(cell, KIND) as u8 == Kind::Node as u8
     }
 
+    /// At which four bits of a hash the children of a node differ.
+    pub(super) fn level_of(&self, node: u32) -> u32 {
+        (self.cell(node, KIND) >> AT_LEVEL) as u32
+    }
+
     /// A child of a node; 0 for none.
     pub(super) fn child(&self, node: u32, digit: u64) -> u32 {
         (self.cell(node, CHILDREN + digit as usize / 2) >> (digit % 2 * 32)) as u32
     }
 
-    fn new_node(&mut self, children: &[(u64, u32)]) -> u32 {
+    fn new_node(&mut self, level: u32, children: [(u64, u32); 2]) -> u32 {
         let node = self.take_cell(Kind::Node);
         let mut words = [0; FANOUT as usize / 2];
         children.iter().for_each(|(digit, child)| words[*digit as usize / 2] |= u64::from(*child) << (digit % 2 * 32));
         (CHILDREN..).zip(words).for_each(|(word, value)| self.fill(node, word, value));
+        self.fill(node, KIND, Kind::Node as u64 | u64::from(level) << AT_LEVEL);
         node
     }
 
