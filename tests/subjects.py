@@ -149,3 +149,10 @@ def numbers(decision: Decision) -> dict[str, object]:
         "binding": decision.binding,
         "limits": decision.limits,
     }
+
+
+def told(came: Any) -> object:
+    """What came of a settling, as plain values."""
+    decision = getattr(came, "decision", None)
+    after = [(own.remaining, own.reset_after_us) for own in came.after]
+    return came.outcome, getattr(came, "actuals", None), after, None if decision is None else numbers(decision)

@@ -18,7 +18,7 @@ from headgate.limits import CalendarWindow, Concurrent, FixedWindow, Limit, Slid
 from headgate.stores.memory import ON_FULL
 from headgate.testing import ManualClock
 from strategies import NUMBERS, ONE_LIMIT
-from subjects import CORES, HOLDING, deciding, make_limiter, make_store, numbers
+from subjects import CORES, HOLDING, deciding, make_limiter, make_store, numbers, told
 
 needs_two = pytest.mark.skipif(len(HOLDING) < 2, reason="only one store that holds is here")
 PLACES = st.builds(Concurrent, limit=st.integers(0, 12))
@@ -27,13 +27,6 @@ KEYS = st.sampled_from(["a", "b", ("a", 1)])
 NAMES = st.sampled_from(["1", "2", "3", "4", "5", "6"])
 COSTS = st.one_of(st.integers(0, 4), NUMBERS)
 LEASES_US = st.one_of(st.integers(1, 100), st.integers(1, 10**7), st.just(3_600_000_000))
-
-
-def told(came: Any) -> object:
-    """What came of a settling, as plain values."""
-    decision = getattr(came, "decision", None)
-    after = [(own.remaining, own.reset_after_us) for own in came.after]
-    return came.outcome, getattr(came, "actuals", None), after, None if decision is None else numbers(decision)
 
 
 @needs_two
