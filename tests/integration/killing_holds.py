@@ -137,6 +137,7 @@ def scenarios() -> Iterator[Scenario]:
     yield from without_names(small, some)
     yield from forgotten(small, some)
     yield from of_several_shards(wide)
+    yield from in_the_way(wide)
 
 
 def of_long_logs(small: int) -> Iterator[Scenario]:
@@ -175,6 +176,21 @@ def forgotten(small: int, some: Callable[[World], object]) -> Iterator[Scenario]
         "holds that are over", small, "100/hour fixed; 9 concurrent", settled,
         lambda world: reserve(world, "a", name="z", now_us=later_us, lease_us=HOUR_US), ("a",), max_holds=24,
         lossy=True, seen_us=later_us,
+    )  # fmt: skip
+
+
+def in_the_way(wide: int) -> Iterator[Scenario]:
+    """All room for holds is in other shards, which have settled ones: they forget some of them, and give it back."""
+
+    def settled(world: World) -> None:
+        for index in range(80):
+            reserve(world, f"{index}")
+            if index % 40:
+                settle(world, f"{index}")
+
+    yield Scenario(
+        "holds in the way", wide, "100/hour; 9 concurrent", settled,
+        lambda world: reserve(world, "a", name="z"), ("a",), lossy=True, max_holds=16,
     )  # fmt: skip
 
 

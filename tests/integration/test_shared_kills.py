@@ -39,7 +39,8 @@ def test_a_process_killed_at_any_instruction_of_holding_leaves_the_hold_made_and
     names = [scenario.name for scenario in scenarios_of_holds()]
     assert len(names) >= 28
     chosen = names if LONG else [name for name in names if "shards" not in name][::3]
-    chosen = list(dict.fromkeys([*chosen, "a full store forgets"]))  # survivors go on in a zone that is full
+    # Survivors go on in a zone that is full.
+    chosen = list(dict.fromkeys([*chosen, "a full store forgets", "holds in the way"]))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         told_of_each = list(pool.map(lambda name: told("killing_holds.py", DEATHS, name, within_s=7200), chosen))
     results = [result for [result] in told_of_each]

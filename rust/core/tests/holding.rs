@@ -399,3 +399,22 @@ fn keys_whose_tags_begin_alike_take_no_more_room_than_others() {
     }
     assert_whole(&table);
 }
+
+#[test]
+fn a_zone_whose_settled_holds_are_in_the_way_has_room_for_new_ones() {
+    let table = zone(256, OnFull::Forget);
+    let places = limit(&table, "places", Algorithm::Concurrent, 1_000_000);
+    let rates = ["minute", "hour"].map(|scope| limit(&table, scope, Algorithm::FixedWindow, 1_000_000));
+    let mut open = 0;
+    for number in 0..6000_i64 {
+        let key = format!("key {}", number % 2000);
+        let checks = [&places, &rates[0], &rates[1]].map(|limit| check(&table, limit, &key, 1));
+        let id = hold(&table, &checks, HOUR_US, NOW_US + number).unwrap_or_else(|| panic!("{number}: {open} are open"));
+        if number % 50 == 0 && open < 30 {
+            open += 1;
+        } else {
+            assert_eq!(settle(&table, id, 1, &[]), Outcome::Settled);
+        }
+    }
+    assert_whole(&table);
+}

@@ -209,6 +209,13 @@ impl MappedBacking<'_> {
         self.journal.commit();
     }
 
+    /// List a cell that is free and in no list.
+    pub(super) fn list_free_cell(&mut self, cell: u32) {
+        let (free, count) = halves(self.journal.word(FREE_CELLS));
+        self.fill(cell, KIND, free_before(free));
+        self.journal.set(FREE_CELLS, word_of(cell, count.saturating_add(1)));
+    }
+
     fn spare_cells(&self) -> u32 {
         let (_, free) = halves(self.journal.word(FREE_CELLS));
         let (next, end) = halves(self.journal.word(FRESH_CELLS));

@@ -4,11 +4,15 @@ use crate::table::answer::OnFull;
 use crate::table::storage::Full;
 use crate::zone::file::{Figure, ZoneFile};
 use crate::zone::journal::{self, COUNTED};
+use crate::zone::pool::CELLS_PER_CHUNK;
 use crate::zone::shards::{Guard, MappedShards};
 
 /// Cells that a hold takes, beside those of its limits; and for each of those.
 const CELLS_OF_HOLD: usize = 3;
 const CELLS_OF_LIMIT: usize = 5;
+
+/// Holds that another shard forgets at the most, before the next one is asked: what it has in one chunk.
+const MOST_FORGOTTEN: usize = 2 * CELLS_PER_CHUNK;
 
 /// What room is looked for in, at one moment.
 pub struct HoldRoom<'zone> {
@@ -64,15 +68,26 @@ impl HoldRoom<'_> {
                 break;
             }
         }
-        for shard_number in 0..self.shards.count() {
-            let Some(mut other) = self.shards.try_lock(shard_number) else {
-                continue;
-            };
-            let other_us = self.forget_some(&mut other);
-            soonest_us = soonest_us.min(other_us).or(soonest_us).or(other_us);
-            drop(other);
-            if self.try_again(shard, cells) {
+        // Behind this shard first, so that no shard has to forget more than the others.
+        let (count, own) = (self.shards.count(), shard.backing.journal.held.number);
+        let others = || (1..count).map(|behind| (own + behind) % count);
+        for mut other in others().filter_map(|shard_number| self.shards.try_lock(shard_number)) {
+            if other.backing.give_idle_chunks_back() && self.try_again(shard, cells) {
                 return Ok(());
+            }
+        }
+        for mut other in others().filter_map(|shard_number| self.shards.try_lock(shard_number)) {
+            for _ in 0..MOST_FORGOTTEN {
+                let before = other.backing.weight();
+                let other_us = self.forget_some(&mut other);
+                soonest_us = soonest_us.min(other_us).or(soonest_us).or(other_us);
+                if other.backing.weight() == before {
+                    break;
+                }
+                other.backing.give_idle_chunks_back();
+                if self.try_again(shard, cells) {
+                    return Ok(());
+                }
             }
         }
         Err(Full { soonest_us: soonest_us.unwrap_or(1).max(1) })

@@ -222,12 +222,17 @@ impl<'zone> Journal<'zone> {
     pub(super) fn give_chunks_back(&mut self) {
         for chunk in 0..self.held.pool().len() / CHUNK_WORDS {
             if self.owns(chunk) {
-                let words = &self.held.pool()[chunk * CHUNK_WORDS..][..CHUNK_WORDS];
-                // In a chunk of no shard all cells are free, so that none is found by an id.
-                words.iter().skip(CELL_WORDS + KIND_WORD).step_by(CELL_WORDS).for_each(|kind| set(kind, 0));
-                set(&words[0], 0);
+                self.give_chunk_back(chunk);
             }
         }
+    }
+
+    /// Give a chunk of this shard back to the pool.
+    pub(super) fn give_chunk_back(&mut self, chunk: usize) {
+        let words = &self.held.pool()[chunk * CHUNK_WORDS..][..CHUNK_WORDS];
+        // In a chunk of no shard all cells are free, so that none is found by an id.
+        words.iter().skip(CELL_WORDS + KIND_WORD).step_by(CELL_WORDS).for_each(|kind| set(kind, 0));
+        set(&words[0], 0);
     }
 
     /// The place of an entry and so many behind; None where there are fewer.

@@ -14,6 +14,7 @@ mod hold_ids;
 mod hold_records;
 mod hold_room;
 mod holding;
+mod idle_chunks;
 pub mod inspection;
 mod integrity;
 pub mod journal;
