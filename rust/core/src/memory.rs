@@ -163,7 +163,7 @@ pub mod shared {
     pub type Records = [[AtomicU64; 4]; RECORDS];
 
     const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= LOCK_BYTES && align_of::<libc::pthread_mutex_t>() <= 8);
-    const _: () = assert!(RECORDS_AT % 64 == 0 && SLOTS_AT % 64 == 0);
+    const _: () = assert!(RECORDS_AT.is_multiple_of(64) && SLOTS_AT.is_multiple_of(64));
 
     /// How a mapped file is cut into shards. All in bytes, but for the counts.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,15 +225,15 @@ pub mod shared {
             let end = self.blocks_at().checked_add(self.blocks.saturating_mul(size_of::<Block>()));
             let all = self.count.checked_mul(self.stride).and_then(|all| all.checked_add(self.first));
             let pool = self.pool_words.checked_mul(8).and_then(|pool| pool.checked_add(self.pool));
-            self.lock % 8 == 0
+            self.lock.is_multiple_of(8)
                 && self.lock + LOCK_BYTES <= self.first
-                && self.first % 64 == 0
-                && self.stride % 64 == 0
+                && self.first.is_multiple_of(64)
+                && self.stride.is_multiple_of(64)
                 && end.is_some_and(|end| end <= self.stride)
-                && self.pool % 64 == 0
+                && self.pool.is_multiple_of(64)
                 && all.is_some_and(|all| all <= self.pool)
                 && pool.is_some_and(|pool| pool <= self.lines.at)
-                && self.lines.at % 64 == 0
+                && self.lines.at.is_multiple_of(64)
                 && self.lines.end() <= bytes
         }
     }
@@ -394,7 +394,7 @@ pub mod shared {
         #[inline]
         pub fn words<const N: usize>(&self, place: usize) -> &Words<N> {
             let (end, lock) = (place + N * size_of::<u64>(), self.shards.lock);
-            assert!(place % 8 == 0 && end <= self.shards.first && (end <= lock || lock + LOCK_BYTES <= place));
+            assert!(place.is_multiple_of(8) && end <= self.shards.first && (end <= lock || lock + LOCK_BYTES <= place));
             // SAFETY: inside the mapping (`fit`: the shards begin in it), aligned for words since mappings
             // begin on a page, and outside shards and locks, where nothing is ever viewed as anything else.
             unsafe { &*self.map.as_ptr().add(place).cast() }

@@ -37,7 +37,7 @@ impl Chance {
 }
 
 fn name(line: u64) -> LineName {
-    LineName { words: [line, line + 7], group: line as usize % 3, for_places: line % 2 == 0 }
+    LineName { words: [line, line + 7], group: line as usize % 3, for_places: line.is_multiple_of(2) }
 }
 
 #[test]

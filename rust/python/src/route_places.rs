@@ -44,10 +44,10 @@ impl RoutePlaces {
             },
             Err(_) => None,
         };
-        if let Some((known, way)) = &known {
-            if let Some(made) = known.get().find(py, slf, way) {
-                return Ok(made.place);
-            }
+        if let Some((known, way)) = &known
+            && let Some(made) = known.get().find(py, slf, way)
+        {
+            return Ok(made.place);
         }
         let (made, is_stable): (Bound<'py, PyAny>, bool) = own.make.bind(py).call1((scope,))?.extract()?;
         if let (Some((known, way)), true) = (known, is_stable) {

@@ -147,10 +147,9 @@ pub(super) fn drop_over<G, B, E>(
     for (check, location) in checks.iter().zip(&locked.locations).filter(|(check, _)| check.is_in_flight()) {
         if check.cost > 0
             && let Some(holds) = locked.guards[location.guard].backing.holds_mut()
+            && let Some(key) = holds.key_number(location.tag)
         {
-            if let Some(key) = holds.key_number(location.tag) {
-                holds.drop_over(key, now_us);
-            }
+            holds.drop_over(key, now_us);
         }
     }
 }

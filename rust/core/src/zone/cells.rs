@@ -154,7 +154,7 @@ impl MappedBacking<'_> {
     /// The cell behind another in the order of this shard's chunks; None behind the last.
     #[inline]
     pub(super) fn cell_behind(&self, cell: u32) -> Option<u32> {
-        if (cell as usize) % CELLS_PER_CHUNK != 0 {
+        if !(cell as usize).is_multiple_of(CELLS_PER_CHUNK) {
             return cell.checked_add(1);
         }
         let link = self.journal.held.pool().get(chunk_of(cell) * CHUNK_WORDS + NEXT_CHUNK);

@@ -77,7 +77,7 @@ impl Layout {
     }
 
     fn with(size: usize, log_percent: usize, max_holds: usize, line_bytes: usize) -> Result<Self, String> {
-        if !(LEAST_SIZE..=MOST_SIZE).contains(&size) || size % PAGE != 0 {
+        if !(LEAST_SIZE..=MOST_SIZE).contains(&size) || !size.is_multiple_of(PAGE) {
             return Err(format!("a zone has {LEAST_SIZE} to {MOST_SIZE} bytes, a multiple of {PAGE}, not {size}"));
         }
         if log_percent > 90 {

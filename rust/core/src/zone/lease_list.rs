@@ -232,7 +232,7 @@ impl MappedBacking<'_> {
     fn write_link_of(&mut self, cell: u32, lane: usize, next: u32) {
         let word = LINKS[lane / 2];
         let (low, high) = halves(self.cell(cell, word));
-        let links = if lane % 2 == 0 { word_of(next, high) } else { word_of(low, next) };
+        let links = if lane.is_multiple_of(2) { word_of(next, high) } else { word_of(low, next) };
         self.write_cell(cell, word, [links]);
     }
 
