@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from redis import exceptions
 
 from headgate.errors import StoreError, StoreKeyError, StoreTimeout, StoreUnavailable
+from headgate.stores.redis.tls_files import TlsFileError
 
 E = TypeVar("E", bound=BaseException)
 
@@ -136,7 +137,7 @@ _NO_COMMAND = "it was renamed or disabled there, or this is a Sentinel (redis+se
 
 _MOST_CAUSES = 8
 
-_REASONS = {"MasterNotFoundError": "no Sentinel that answers knows a primary of that name"}
+_ASKS_FOR_PASSWORD = re.compile("NOAUTH|AuthenticationError|Authentication required")
 
 _PHRASES = {
     "Authentication required": "NOAUTH",
@@ -167,6 +168,8 @@ def _reason(error: Exception) -> str:
     """
     cause: BaseException | None = error
     for _ in range(_MOST_CAUSES):
+        if isinstance(cause, TlsFileError):
+            return str(cause)
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"its certificate is not accepted: {cause.verify_message}"
         if isinstance(cause, OSError):
@@ -177,4 +180,11 @@ def _reason(error: Exception) -> str:
             if (told := re.search(r"\[Errno ([0-9]{1,3})\]", str(cause))) is not None:
                 return os.strerror(int(told[1]))
         cause = None if cause is None else cause.__cause__ or cause.__context__
-    return _REASONS.get(type(error).__name__, type(error).__name__)
+    return _of_sentinels(str(error)) if type(error).__name__ == "MasterNotFoundError" else type(error).__name__
+
+
+def _of_sentinels(text: str) -> str:
+    """The same of Sentinels: redis-py puts the kinds of what they said into one text."""
+    if _ASKS_FOR_PASSWORD.search(text):
+        return "a Sentinel asks for a password, and none is sent to Sentinels: user and password are the servers'"
+    return "no Sentinel that answers knows a primary of that name"
