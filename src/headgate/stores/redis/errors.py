@@ -80,7 +80,9 @@ def _told(error: Exception, shown: str) -> StoreError:
     if code in ("WRONGTYPE", "NOSTATE"):
         return StoreKeyError(f"{shown}: {_LASTING[code]} ({code})")
     if code in _LASTING:
-        return StoreError(f"{shown}: {_LASTING[code]} ({code})")
+        may_not = _MAY_NOT.search(text) if code == "NOPERM" else None
+        what = "" if may_not is None else f"; what it may not run is {may_not[1]}"
+        return StoreError(f"{shown}: {_LASTING[code]} ({code}{what})")
     if (unknown := _UNKNOWN.search(text)) is not None:  # what follows tells the key
         return StoreError(f"{shown}: it has no command {unknown[1] or 'that a script calls'}: {_NO_COMMAND}")
     if isinstance(error, exceptions.ResponseError):
@@ -132,6 +134,7 @@ _CLASSES = {
 }  # fmt: skip
 """redis-py takes the code off some texts."""
 
+_MAY_NOT = re.compile(r"permissions to run the '([A-Za-z|-]{1,40})' command", re.IGNORECASE)
 _UNKNOWN = re.compile(r"unknown (?:redis )?command(?:,? [`'\"]([A-Za-z|]{1,30})[`'\"])?", re.IGNORECASE)
 _NO_COMMAND = "it was renamed or disabled there, or this is a Sentinel (redis+sentinel://) or no Redis at all"
 

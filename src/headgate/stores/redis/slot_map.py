@@ -186,4 +186,6 @@ class SlotMap:
                 if self.silent.failures:
                     self.silent.answered(address)
                 return reply
-        raise StoreUnavailable(f"{shown}: slot {slot} is moving, and no server takes the call")
+        raise StoreUnavailable(
+            f"{shown}: slot {slot} is moving, and no server takes the call; a user with few rights needs +asking"
+        )
