@@ -76,7 +76,7 @@ def _told(error: Exception, shown: str) -> StoreError:
     kind = _CLASSES.get(type(error).__name__, "")
     code = code if code in _WAYS_OUT or code in _LASTING else kind
     if code in _WAYS_OUT:
-        return StoreUnavailable(f"{shown}: {_WAYS_OUT[code]} ({code})")
+        return never_sent(StoreUnavailable(f"{shown}: {_WAYS_OUT[code]} ({code})"))  # as good as: it was not executed
     if code in ("WRONGTYPE", "NOSTATE"):
         return StoreKeyError(f"{shown}: {_LASTING[code]} ({code})")
     if code in _LASTING:
