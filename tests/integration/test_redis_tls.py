@@ -15,7 +15,7 @@ from certificates import Authority, Pair
 from cryptography import x509
 from redis_askers import COLOURS, Asker
 from redis_servers import SERVICE, Certificates, Server, cluster, sentinels, single, wait_until
-from tcp_proxy import HOST
+from tcp_proxy import HOST, TcpProxy
 
 from headgate import ConfigError, RedisStore, StoreUnavailable
 from headgate.stores.redis.clients import open_async_connection, open_async_pool, open_client, open_connection
@@ -193,3 +193,19 @@ def test_sentinels_that_ask_for_a_password_are_told_of(colour: str) -> None:
             asker.hit("key")
         assert "sesame" not in str(told.value)
         assert SERVICE in str(told.value)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_server_that_hangs_holds_up_nothing_once_another_one_answers_in_its_place(
+    colour: str, authority: Authority, start: Start
+) -> None:
+    """Over TLS a connection that is closed waits for its server to agree, for 30 s."""
+    first, second = start(authority.sign("first")), start(authority.sign("second"))
+    with TcpProxy(first.port) as proxy:
+        url = f"rediss://localhost:{proxy.port}?ssl_ca_certs={authority.file}&timeout=200ms&on_error=closed"
+        with Asker(colour, "1000/week", url) as asker:
+            assert asker.hit("key").degraded == ""
+            first.stop()
+            proxy.target_port = second.port
+            wait_until(lambda: asker.hit("key").degraded and "without the store", within_s=15)
+        first.go_on()
