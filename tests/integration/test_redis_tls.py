@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +17,7 @@ from certificates import Authority, Pair
 from cryptography import x509
 from redis_askers import COLOURS, Asker
 from redis_servers import SERVICE, Certificates, Server, cluster, sentinels, single, wait_until
-from tcp_proxy import HOST, TcpProxy
+from tcp_proxy import HOST, TcpProxy, hold_port
 
 from headgate import ConfigError, RedisStore, StoreUnavailable
 from headgate.stores.redis.clients import open_async_connection, open_async_pool, open_client, open_connection
@@ -209,3 +211,35 @@ def test_a_server_that_hangs_holds_up_nothing_once_another_one_answers_in_its_pl
             proxy.target_port = second.port
             wait_until(lambda: asker.hit("key").degraded and "without the store", within_s=15)
         first.go_on()
+
+
+def test_a_server_that_says_nothing_after_its_certificate_keeps_no_socket_open(authority: Authority) -> None:
+    """So does one before which a proxy speaks TLS, where only the proxy answers."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.sign("proxy"))
+    with hold_port() as listener, ThreadPoolExecutor(1) as server:
+        listener.listen()
+        accepted = server.submit(lambda: context.wrap_socket(listener.accept()[0], server_side=True))
+        place = read_url(f"rediss://localhost:{listener.getsockname()[1]}?ssl_ca_certs={authority.file}")
+
+        async def connect() -> set[str]:
+            before, connection = open_sockets(), open_async_connection(place, place.addresses[0])
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await connection.connect()
+            await connection.disconnect(nowait=True)
+            await asyncio.sleep(0.1)
+            return open_sockets() - before
+
+        left = asyncio.run(connect())
+        with accepted.result(10) as peer:
+            assert left == {str(Path(f"/proc/self/fd/{peer.fileno()}").readlink())}
+
+
+def open_sockets() -> set[str]:
+    """The sockets of this process."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.add(str(link.readlink()))
+    return {name for name in found if name.startswith("socket:")}

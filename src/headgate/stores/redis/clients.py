@@ -51,12 +51,17 @@ class _AsyncTls(_ASYNC_SSL):  # type: ignore[misc]
         self.ssl_context.context = self._tls.get()
         return super()._connection_arguments()
 
+    async def disconnect(self, nowait: bool = False, **how: Any) -> None:
+        if nowait and self._writer is not None:
+            self._writer.transport.abort()  # else it waits for the server to agree, unseen
+        await super().disconnect(nowait, **how)
+
 
 class _SentinelTls(SentinelManagedConnection, _Tls):
     """One to whichever server Sentinels name."""
 
 
-class _AsyncSentinelTls(AsyncSentinelManagedConnection, _AsyncTls):
+class _AsyncSentinelTls(AsyncSentinelManagedConnection, _AsyncTls):  # type: ignore[misc]
     """The same for an event loop."""
 
 
