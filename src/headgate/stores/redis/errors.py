@@ -9,6 +9,7 @@ import ssl
 from typing import Any, TypeVar
 
 from redis import exceptions
+from redis._parsers.socket import SERVER_CLOSED_CONNECTION_ERROR
 
 from headgate.errors import StoreError, StoreKeyError, StoreTimeout, StoreUnavailable
 from headgate.stores.redis.tls_files import TlsFileError
@@ -144,6 +145,7 @@ _ASKS_FOR_PASSWORD = re.compile("NOAUTH|AuthenticationError|Authentication requi
 
 _PHRASES = {
     "Authentication required": "NOAUTH",
+    "max number of clients reached": "MAXCLIENTS",
     "cluster support disabled": "NOCLUSTER",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
     "ACL failure in script": "NOPERM",
@@ -183,6 +185,8 @@ def _reason(error: Exception) -> str:
             if (told := re.search(r"\[Errno ([0-9]{1,3})\]", str(cause))) is not None:
                 return os.strerror(int(told[1]))
         cause = None if cause is None else cause.__cause__ or cause.__context__
+    if str(error).startswith(SERVER_CLOSED_CONNECTION_ERROR):
+        return "it closes the connection"
     return _of_sentinels(str(error)) if type(error).__name__ == "MasterNotFoundError" else type(error).__name__
 
 
