@@ -19,13 +19,14 @@ _HANDSHAKE = (b"CLIENT", b"AUTH", b"SELECT", b"HELLO")
 class FakeServer:
     """Replies `reply` to each command, and +OK to those that open a connection unless `opens` is not true.
 
-    With `pause_s` it sends a byte at a time.
+    With `pause_s` it sends a byte at a time. While it `hangs_up`, it closes a connection that asks for something.
     """
 
     def __init__(self, reply: bytes, *, opens: bool = True, pause_s: float = 0.0) -> None:
         self.reply = reply
         self.opens = opens
         self.pause_s = pause_s
+        self.hangs_up = False
         self._listener = hold_port()
         self.port: int = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
@@ -61,6 +62,9 @@ class FakeServer:
     def _serve(self, client: socket.socket) -> None:
         try:
             while data := client.recv(1 << 16):
+                if self.hangs_up:
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
                 for name in _COMMAND.findall(data):
                     if self.opens and name.upper() in _HANDSHAKE:
                         client.sendall(b"+OK\r\n")

@@ -132,6 +132,7 @@ class Server:
         self._stopped = False
         lines = [f"bind {HOST}", f"dir {directory}", *([] if sentinel else ['save ""', "appendonly no"])]
         if certificates:
+            lines += ["tls-replication yes", *["tls-cluster yes"] * bus]
             lines += ["port 0", f"tls-port {self.port}", "tls-auth-clients no", f"tls-ca-cert-file {certificates.ca}"]
             lines += [f"tls-cert-file {certificates.certificate}", f"tls-key-file {certificates.key}"]
         else:
@@ -303,7 +304,8 @@ class Sentinels:
         """The Sentinels themselves, to be stopped and killed like other servers."""
         self.service = SERVICE
         self.sentinel_ports = [each.port for each in watchers]
-        self.url = f"redis+sentinel://{','.join(f'{HOST}:{port}' for port in self.sentinel_ports)}/{SERVICE}/0"
+        scheme = "rediss" if servers[0].ca_file else "redis"
+        self.url = f"{scheme}+sentinel://{','.join(f'{HOST}:{port}' for port in self.sentinel_ports)}/{SERVICE}/0"
 
     @property
     def primary(self) -> Server:
@@ -388,18 +390,20 @@ def sentinels(
     down_after_ms: int = 800,
     failover_timeout_ms: int = 3000,
     options: Sequence[str] = (),
+    tls: bool = False,
 ) -> Iterator[Sentinels]:
     """A primary with replicas, watched by Sentinels; options are lines of redis.conf of the servers."""
     with _room() as room:
-        primary = room.launch(*IMPATIENT, *options)
+        launch = partial(room.launch, certificates=make_certificates(room.directory) if tls else None)
+        primary = launch(*IMPATIENT, *options)
         primary.wait_ready()
         following = f"replicaof {HOST} {primary.port}"
-        servers = [primary, *(room.launch(*IMPATIENT, following, *options) for _ in range(replicas))]
+        servers = [primary, *(launch(*IMPATIENT, following, *options) for _ in range(replicas))]
         for server in servers[1:]:
             server.wait_ready()
             wait_until(partial(_replica_lacks, server, {primary.port: primary}), within_s=SETTLE_WITHIN_S)
         eyes = [
-            room.launch(
+            launch(
                 f"sentinel monitor {SERVICE} {HOST} {primary.port} {quorum}",
                 f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}",
                 f"sentinel failover-timeout {SERVICE} {failover_timeout_ms}",
@@ -447,7 +451,8 @@ class Cluster:
 
     def __init__(self, servers: list[Server]) -> None:
         self.servers = servers
-        self.url = f"redis+cluster://{','.join(f'{HOST}:{server.port}' for server in servers)}/"
+        scheme = "rediss" if servers[0].ca_file else "redis"
+        self.url = f"{scheme}+cluster://{','.join(f'{HOST}:{server.port}' for server in servers)}/"
 
     def primaries(self) -> list[Server]:
         """The servers that own slots now, as far as they answer."""
@@ -538,10 +543,16 @@ class Cluster:
 
 @contextmanager
 def cluster(
-    shards: int = 3, replicas_each: int = 1, *, node_timeout_ms: int = 1500, options: Sequence[str] = ()
+    shards: int = 3,
+    replicas_each: int = 1,
+    *,
+    node_timeout_ms: int = 1500,
+    options: Sequence[str] = (),
+    tls: bool = False,
 ) -> Iterator[Cluster]:
     """A Redis Cluster, its first servers the primaries; options are lines of redis.conf of all servers."""
     with _room() as room:
+        certificates = make_certificates(room.directory) if tls else None
         servers = [
             room.launch(
                 *IMPATIENT,
@@ -551,6 +562,7 @@ def cluster(
                 "cluster-migration-barrier 100",  # none is moved to another primary
                 *options,
                 bus=True,
+                certificates=certificates,
             )
             for _ in range(shards * (1 + replicas_each))
         ]

@@ -307,3 +307,18 @@ def test_what_was_never_sent_leaves_nothing_to_settle_later(
                 assert asker.commit(held.id, 1).degraded == "local"
         assert counts(asker) == (0, 0, 0)
     assert not any("settlements are lost" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_what_a_full_server_refused_leaves_nothing_to_settle_later(
+    colour: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with single() as full, opened(colour, full.port) as asker:
+        settled = asker.reserve("key", 2, lease=60)
+        assert asker.commit(settled.id, 1).degraded == ""
+        full.cli("CONFIG", "SET", "maxmemory", "1mb")
+        for _ in range(5):
+            held = asker.reserve("key", 2, lease=60)
+            assert asker.commit(held.id, 1).degraded == "local"
+        assert counts(asker) == (0, 0, 0)
+    assert not any("settlements are lost" in record.getMessage() for record in caplog.records)

@@ -423,3 +423,20 @@ def test_a_call_that_finds_no_connection_in_time_says_that_nothing_was_charged(s
         for _ in range(2):  # the first connection has a deadline of its own
             with pytest.raises(StoreTimeout, match="no answer in time to a connection over TLS; nothing was charged"):
                 asker.hit("key")
+
+
+def test_idle_connections_that_a_network_has_forgotten_are_not_tried_one_by_one(
+    server: Server, proxy: TcpProxy
+) -> None:
+    """Whoever threw them away said nothing to either end, as a firewall does, or a host that died."""
+    with single() as other, Asker("sync", UNREACHED, url_of(proxy.port, on_error="closed")) as asker:
+        assert asker.hit("key").degraded == ""
+        pool: Any = asker.raw.sync_link._opened()
+        for connection in [pool._opened() for _ in range(20)]:
+            pool._give_back(connection)
+        server.stop()
+        try:
+            proxy.target_port = other.port
+            wait_for(lambda: asker.hit("key").degraded == "", within_s=10)
+        finally:
+            server.go_on()

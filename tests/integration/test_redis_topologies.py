@@ -470,12 +470,15 @@ def test_a_decision_whose_slot_moves_for_longer_than_its_deadline_is_an_error_an
     pair = _Pair(nodes, colour, 9, timeout_s=deadline_s)
     wait_for(lambda: _decides(pair))
     before, turned = pair.left(), _errors(nodes)
+    said: list[str] = []
 
     def half() -> None:
         for _ in range(3):
-            with timed() as own_s, pytest.raises((StoreTimeout, StoreUnavailable)):
+            with timed() as own_s, pytest.raises((StoreTimeout, StoreUnavailable)) as told:
                 pair.decide()
             assert own_s() < deadline_s + SLACK_S
+            assert told.value.server, "other keys have nothing to do with it"
+            said.append(str(told.value))
 
     nodes.migrate_slot(pair.slot, _other(nodes, nodes.owner_of(pair.slot)), pause=half)
     nodes.wait_ok()
@@ -485,6 +488,7 @@ def test_a_decision_whose_slot_moves_for_longer_than_its_deadline_is_an_error_an
     print({"colour": colour, "left": after, "turned away": dict(turned)})
     assert after == before
     assert turned["TRYAGAIN"] >= 3
+    assert any("the key's slot is moving to another server; nothing was charged" in text for text in said), said
 
 
 def _decides(pair: _Pair, cost: int = 1) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
+import redis
+from fake_server import FakeServer
 from redis_askers import COLOURS, Asker
 from redis_servers import cluster, sentinels, single
 from tcp_proxy import HOST
@@ -61,3 +63,21 @@ def test_a_server_of_another_kind_is_told(scheme: str, there: str, path: str, to
         errors = [said for key in KEYS if (said := refused(asker, key))]
     assert told in errors[0]
     assert not any(key in said for key in KEYS for said in errors)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_server_that_takes_no_more_clients_is_told(colour: str) -> None:
+    with single("maxclients 3") as server, ExitStack() as clients:
+        for _ in range(3):
+            clients.enter_context(redis.Redis(host=HOST, port=server.port)).ping()
+        with Asker(colour, "7/minute", store_of(server.url)) as asker:
+            assert refused(asker, "key").endswith(": it has too many clients (MAXCLIENTS)")
+        clients.close()
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_server_that_closes_each_connection_is_told(colour: str) -> None:
+    """As a TLS port may, where it is asked without TLS."""
+    with FakeServer(b"", opens=False) as server, Asker(colour, "7/minute", store_of(server.url)) as asker:
+        server.hangs_up = True
+        assert refused(asker, "key").endswith("cannot be reached: it closes the connection")

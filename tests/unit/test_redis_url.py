@@ -7,9 +7,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import redis
+from certificates import Authority
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -137,9 +139,10 @@ def test_a_store_without_a_guard_refuses_the_options_of_one() -> None:
         RedisStore("redis://h/0?on_error=open")
 
 
-def test_every_option_that_is_taken_makes_a_connection_in_both_colours() -> None:
+def test_every_option_that_is_taken_makes_a_connection_in_both_colours(tmp_path: Path) -> None:
+    authorities = quote(Authority(tmp_path).file.read_text(), safe="")
     tls = (
-        "&ssl_ca_certs=/a&ssl_ca_path=/b&ssl_ca_data=c&ssl_certfile=/d&ssl_keyfile=/e&ssl_password=f"
+        f"&ssl_ca_certs=/a&ssl_ca_path=/b&ssl_ca_data={authorities}&ssl_certfile=/d&ssl_keyfile=/e&ssl_password=f"
         "&ssl_cert_reqs=optional&ssl_check_hostname=no&ssl_min_version=TLSv1.2&ssl_ciphers=ALL"
     )
     own = "?username=u&password=p&client_name=shop&socket_read_size=4096"

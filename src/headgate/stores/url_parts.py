@@ -22,6 +22,10 @@ _NAME = re.compile(r"[a-z][a-z_]{0,30}", re.ASCII)
 _NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
+_LINES = ("ssl_ca_data",)
+"""Options that have several lines."""
+
+
 class StoreUrl(NamedTuple):
     """The parts of a URL, percent-encoded as they were but for the options."""
 
@@ -86,7 +90,7 @@ def _options(query: str, shown: str) -> list[tuple[str, str]]:
         if not name or not mark:
             raise ConfigError(f'cannot read the options of {shown}: option {number} after "?" is not name=value')
         name, value = unquote_plus(name), unquote_plus(value)
-        if _NO_TEXT.search(name + value):
+        if _NO_TEXT.search(name + (value.replace("\r", "").replace("\n", "") if name in _LINES else value)):
             raise ConfigError(f'{shown}: option {number} after "?" has a control character in it')
         options.append((name, value))
     return options

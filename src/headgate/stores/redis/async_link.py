@@ -35,6 +35,7 @@ from headgate.stores.redis.slot_map import (
     SendTo,
     SlotMap,
     is_moving,
+    too_late,
 )
 from headgate.stores.redis.url import Address, Place
 from headgate.stores.redis.waiting_calls import Command
@@ -319,13 +320,23 @@ class _LoopConnections:
         slot, whole = 0 if key is None else key_slot(key), isinstance(key, RecordKey)
         until = asyncio.get_running_loop().time() + (within_s or self._timeout_s)
 
-        async def do(step: SearchStep | SendTo) -> Any:
-            if isinstance(step, SendTo):
-                before = ("ASKING",) if step.asking else None
-                return await self._multiplexer(step.address).ask(command, before=before, within_s=within_s)
-            return await (self._learn() if step is SearchStep.LEARN else asyncio.sleep(PAUSE_S))
+        refusal: Exception | None = None
+        sent_to: Address | None = None
+        asked: Address | None = None
+        address = self._slots.server_of(slot)
 
-        asked, address = None, self._slots.server_of(slot)
+        async def do(step: SearchStep | SendTo) -> Any:
+            nonlocal address, refusal, sent_to
+            if not isinstance(step, SendTo):
+                return await (self._learn() if step is SearchStep.LEARN else asyncio.sleep(PAUSE_S))
+            before = ("ASKING",) if step.asking else None
+            address = sent_to = step.address
+            try:
+                return await self._multiplexer(step.address).ask(command, before=before, within_s=within_s)
+            except exceptions.ResponseError as error:
+                refusal, sent_to = error, None
+                raise
+
         if address is not None:  # the usual way, whose deadline is kept by the multiplexer
             silent = self._slots.silent
             if silent.failures:
@@ -349,11 +360,10 @@ class _LoopConnections:
             async with asyncio.timeout_at(until):
                 return await drive_async(self._slots.search(slot, self._shown, asked, whole=whole), do)
         except TimeoutError as error:
-            address = asked or self._slots.server_of(slot)
-            self._slots.doubt(address)
-            if address is not None:
-                self._slots.silent.blame(error, address, self._shown)
-            raise store_error(error, self._shown) from error
+            if sent_to is None:
+                raise too_late(self._shown, refusal, address) from error
+            self._slots.doubt(sent_to)
+            self._slots.silent.blame(error, sent_to, self._shown)
 
     async def _learn(self) -> None:
         """Ask where each slot is; calls that come together ask once."""

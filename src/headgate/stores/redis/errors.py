@@ -9,8 +9,10 @@ import ssl
 from typing import Any, TypeVar
 
 from redis import exceptions
+from redis._parsers.socket import SERVER_CLOSED_CONNECTION_ERROR
 
 from headgate.errors import StoreError, StoreKeyError, StoreTimeout, StoreUnavailable
+from headgate.stores.redis.tls_files import TlsFileError
 
 E = TypeVar("E", bound=BaseException)
 
@@ -75,11 +77,13 @@ def _told(error: Exception, shown: str) -> StoreError:
     kind = _CLASSES.get(type(error).__name__, "")
     code = code if code in _WAYS_OUT or code in _LASTING else kind
     if code in _WAYS_OUT:
-        return StoreUnavailable(f"{shown}: {_WAYS_OUT[code]} ({code})")
+        return never_sent(StoreUnavailable(f"{shown}: {_WAYS_OUT[code]} ({code})"))  # as good as: it was not executed
     if code in ("WRONGTYPE", "NOSTATE"):
         return StoreKeyError(f"{shown}: {_LASTING[code]} ({code})")
     if code in _LASTING:
-        return StoreError(f"{shown}: {_LASTING[code]} ({code})")
+        may_not = _MAY_NOT.search(text) if code == "NOPERM" else None
+        what = "" if may_not is None else f"; what it may not run is {may_not[1]}"
+        return StoreError(f"{shown}: {_LASTING[code]} ({code}{what})")
     if (unknown := _UNKNOWN.search(text)) is not None:  # what follows tells the key
         return StoreError(f"{shown}: it has no command {unknown[1] or 'that a script calls'}: {_NO_COMMAND}")
     if isinstance(error, exceptions.ResponseError):
@@ -131,15 +135,17 @@ _CLASSES = {
 }  # fmt: skip
 """redis-py takes the code off some texts."""
 
+_MAY_NOT = re.compile(r"permissions to run the '([A-Za-z|-]{1,40})' command", re.IGNORECASE)
 _UNKNOWN = re.compile(r"unknown (?:redis )?command(?:,? [`'\"]([A-Za-z|]{1,30})[`'\"])?", re.IGNORECASE)
 _NO_COMMAND = "it was renamed or disabled there, or this is a Sentinel (redis+sentinel://) or no Redis at all"
 
 _MOST_CAUSES = 8
 
-_REASONS = {"MasterNotFoundError": "no Sentinel that answers knows a primary of that name"}
+_ASKS_FOR_PASSWORD = re.compile("NOAUTH|AuthenticationError|Authentication required")
 
 _PHRASES = {
     "Authentication required": "NOAUTH",
+    "max number of clients reached": "MAXCLIENTS",
     "cluster support disabled": "NOCLUSTER",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
     "ACL failure in script": "NOPERM",
@@ -167,6 +173,8 @@ def _reason(error: Exception) -> str:
     """
     cause: BaseException | None = error
     for _ in range(_MOST_CAUSES):
+        if isinstance(cause, TlsFileError):
+            return str(cause)
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"its certificate is not accepted: {cause.verify_message}"
         if isinstance(cause, OSError):
@@ -177,4 +185,13 @@ def _reason(error: Exception) -> str:
             if (told := re.search(r"\[Errno ([0-9]{1,3})\]", str(cause))) is not None:
                 return os.strerror(int(told[1]))
         cause = None if cause is None else cause.__cause__ or cause.__context__
-    return _REASONS.get(type(error).__name__, type(error).__name__)
+    if str(error).startswith(SERVER_CLOSED_CONNECTION_ERROR):
+        return "it closes the connection"
+    return _of_sentinels(str(error)) if type(error).__name__ == "MasterNotFoundError" else type(error).__name__
+
+
+def _of_sentinels(text: str) -> str:
+    """The same of Sentinels: redis-py puts the kinds of what they said into one text."""
+    if _ASKS_FOR_PASSWORD.search(text):
+        return "a Sentinel asks for a password, and none is sent to Sentinels: user and password are the servers'"
+    return "no Sentinel that answers knows a primary of that name"

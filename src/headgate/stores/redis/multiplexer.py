@@ -16,7 +16,7 @@ from hiredis import pack_command
 from redis import exceptions
 
 from headgate.errors import StoreError, StoreUnavailable
-from headgate.stores.redis.clients import close_socket, closed
+from headgate.stores.redis.clients import close_socket, closed, disconnect
 from headgate.stores.redis.errors import store_error, unconnected
 from headgate.stores.redis.packed_calls import Asker, Packed, take_bytes_of
 from headgate.stores.redis.replies import AsyncReplyParser, has_more, is_stale
@@ -132,7 +132,7 @@ class Multiplexer:
             self._watch.cancel()
             self._watch = None
         writer = getattr(self._connection, "_writer", None)
-        await self._lose(StoreUnavailable(f"{self._shown}: the store was closed"))
+        await self._lose(StoreUnavailable(f"{self._shown}: the store was closed"), at_once=False)
         if writer is not None:
             await closed(writer, self._timeout_s)
         self._fail(self._pending, StoreUnavailable(f"{self._shown}: the store was closed"))
@@ -276,14 +276,14 @@ class Multiplexer:
         if self._sent or self._pending:
             self._watch = self._loop.call_later(self._timeout_s / _LOOKS_IN_A_DEADLINE, self._look)
 
-    async def _lose(self, error: Exception) -> None:
+    async def _lose(self, error: Exception, *, at_once: bool = True) -> None:
         """Give the connection up: calls that were sent may have charged."""
         connection, self._connection = self._connection, None
         self._fail(self._sent, error)
         self._wake_reader.set()
         if connection is not None:
             with suppress(Exception):
-                await connection.disconnect(nowait=True)
+                await disconnect(connection, at_once=at_once)
 
     def _lost(self, error: Exception) -> StoreError:
         if isinstance(error, _REFUSALS) or not isinstance(error, _LOST):

@@ -20,6 +20,7 @@ from hiredis import pack_command
 from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
+from headgate.stores.guard.breaker import FAILURES
 from headgate.stores.redis.errors import NO_CONNECTION, never_sent, sound, without_frames
 
 Command = tuple[Any, ...]
@@ -76,6 +77,7 @@ class ConnectionPool:
         self._openings: dict[object, int] = {}
         """What is being opened, and the deadline of the call that wanted it: later it is not counted upon."""
 
+        self._dropped = 0  # one after another, up to now
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -91,7 +93,7 @@ class ConnectionPool:
             self._give_back(connection)
             raise
         except BaseException:
-            connection.disconnect()  # a reply that comes late must not be taken for the next one
+            self._drop(connection)
             raise
         self._give_back(connection)
         return reply
@@ -126,8 +128,9 @@ class ConnectionPool:
 
     def close(self) -> None:
         """Close the connections that no call uses."""
-        while self._idle:
-            self._idle.pop().disconnect()
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().disconnect()
 
     def _take(self) -> Any:
         """An open connection that no call uses; None where there is none, or the server has closed it meanwhile."""
@@ -228,7 +231,7 @@ class ConnectionPool:
             if until_us is not None:
                 connection._sock.settimeout(self._timeout_s)
         except BaseException:
-            connection.disconnect()
+            self._drop(connection)
             raise
         return replies
 
@@ -240,7 +243,16 @@ class ConnectionPool:
                 raise exceptions.TimeoutError
             connection._sock.settimeout(left_s)
 
+    def _drop(self, connection: Any) -> None:
+        """Close a connection that owes a reply; after several on end those that are idle, too, which may be dead."""
+        connection.disconnect()  # a reply that comes late must not be taken for the next one
+        self._dropped += 1
+        if self._dropped >= FAILURES:
+            self.close()
+
     def _give_back(self, connection: Any) -> None:
+        if self._dropped:
+            self._dropped = 0
         if len(self._idle) < self._most:
             self._idle.append(connection)
             if self._waiting:

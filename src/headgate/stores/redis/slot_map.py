@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from redis import exceptions
 
-from headgate.errors import StoreTimeout, StoreUnavailable
+from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.stores.redis.errors import never_sent, store_error
 from headgate.stores.redis.replies import read_ranges
-from headgate.stores.redis.silent_servers import SilentServers
+from headgate.stores.redis.silent_servers import NotSent, SilentServers
 from headgate.stores.redis.url import Address
 
 _MOST_TURNS = 16
@@ -29,6 +30,8 @@ _PARTLY_MOVED = "attempted to access a non local key"
 
 LOST = (StoreTimeout, StoreUnavailable, exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 """A server that has not answered."""
+
+_LATE = (StoreTimeout, exceptions.TimeoutError, TimeoutError)
 
 
 class RecordKey(bytes):
@@ -59,6 +62,20 @@ def is_moving(error: Exception) -> bool:
     """Whether a server refuses a call since the slot is moving, or a script since some keys have moved."""
     is_asking = isinstance(error, exceptions.AskError) and not isinstance(error, exceptions.MovedError)
     return is_asking or _PARTLY_MOVED in str(error).lower()
+
+
+def too_late(shown: str, refusal: Exception | None, address: Address | None) -> StoreError:
+    """The error of a call that no server has taken by its deadline; `refusal` is what the last one said, `address`.
+
+    A slot that moves is a matter of that slot: it says nothing about others, nor about the server.
+    """
+    if refusal is None or address is None:
+        return never_sent(StoreTimeout(f"{shown}: no server told in time which one has the key; nothing was charged"))
+    if isinstance(refusal, exceptions.ClusterDownError):
+        return never_sent(store_error(refusal, shown))
+    moving = StoreUnavailable(f"{shown}: the key's slot is moving to another server; nothing was charged")
+    moving.server = f"{address.host}:{address.port}"
+    return never_sent(moving)
 
 
 class SlotMap:
@@ -132,11 +149,14 @@ class SlotMap:
         `asked` is the server to ask first, according to another one. A call that needs the `whole` slot, as a RecordKey
         does, waits while it moves.
         """
-        turns = 0
+        turns, refusal, refused_by = 0, None, None
         while turns < _MOST_TURNS:
             turns += 1
             if asked is None and slot not in self:
-                yield SearchStep.LEARN
+                try:
+                    yield SearchStep.LEARN
+                except _LATE as error:
+                    raise too_late(shown, None, None) from error
             address = asked or self.server_of(slot)
             if address is None:
                 raise StoreUnavailable(f"{shown}: no server has slot {slot}")
@@ -149,10 +169,16 @@ class SlotMap:
                 if not (moves or isinstance(error, ELSEWHERE)):
                     self.silent.blame(error, address, shown)
                 self.silent.directed(error, address)
+                refusal, refused_by = error, address
                 asked = None if moves else self.directed(error, slot, address)
                 if moves or isinstance(error, _LATER):
                     turns -= 1  # it is the deadline that ends this
-                    yield SearchStep.PAUSE
+                    try:
+                        yield SearchStep.PAUSE
+                    except _LATE as late:
+                        raise too_late(shown, error, address) from late
+            except NotSent as error:
+                raise too_late(shown, refusal, refused_by) from error
             except LOST as error:
                 self.doubt(address)
                 self.silent.blame(error, address, shown)
@@ -160,4 +186,6 @@ class SlotMap:
                 if self.silent.failures:
                     self.silent.answered(address)
                 return reply
-        raise StoreUnavailable(f"{shown}: slot {slot} is moving, and no server takes the call")
+        raise StoreUnavailable(
+            f"{shown}: slot {slot} is moving, and no server takes the call; a user with few rights needs +asking"
+        )

@@ -1,31 +1,111 @@
-"""A certificate and its key that a client shows to a server: what can never be used is told before it is."""
+"""What a client needs to speak TLS: certificates and keys in files, told of where they can never be used.
+
+redis-py reads all of them anew for each connection, which takes some 20 ms in which no other thread runs, and no event
+loop: threads that want a connection each would pass their deadlines. Here connections share what was read.
+"""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from headgate.errors import ConfigError
 
+_AUTHORITIES = ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data")
+_OWN = ("ssl_certfile", "ssl_keyfile")
+_REQUIRED = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
-def check_tls_files(options: Mapping[str, Any], form: str) -> None:
-    """Raise ConfigError for a key without a certificate, one that is not its, or one that the password does not open.
 
-    A file that is not there is left to the connection: it may come later.
+class TlsFileError(OSError):
+    """A file that is needed to connect cannot be read; the text names the options that it may be of."""
+
+
+class TlsContext:
+    """The context of all connections to a place, made anew once a file has changed."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = dict(options)
+        paths = ssl.get_default_verify_paths()
+        own = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", *_OWN)]
+        self._files = [file for file in (*own, paths.cafile, paths.capath) if file]
+        self._made: tuple[list[object], ssl.SSLContext] | None = None
+
+    def get(self) -> ssl.SSLContext:
+        """The context; raises TlsFileError where a file cannot be read."""
+        seen, made = list(map(_seen, self._files)), self._made
+        if made is None or made[0] != seen:
+            made = self._made = seen, self._make()
+        return made[1]
+
+    def _make(self) -> ssl.SSLContext:
+        given = self._options.get
+        context = ssl.create_default_context()
+        required = _REQUIRED[given("ssl_cert_reqs", "required")]
+        context.check_hostname = required != ssl.CERT_NONE and given("ssl_check_hostname", True)
+        context.verify_mode = required
+        if (version := given("ssl_min_version")) is not None:
+            context.minimum_version = ssl.TLSVersion(version)
+        if ciphers := given("ssl_ciphers"):
+            context.set_ciphers(ciphers)
+        certificate, key = map(given, _OWN)
+        if certificate is not None:
+            password = given("ssl_password")
+            self._load(_OWN, context.load_cert_chain, certificate, key, lambda: password or "")
+        authorities = list(map(given, _AUTHORITIES))
+        if any(authorities):
+            self._load(_AUTHORITIES, context.load_verify_locations, *authorities)
+        return context
+
+    def _load(self, names: Sequence[str], load: Callable[..., object], *files: Any) -> None:
+        try:
+            load(*files)
+        except (OSError, ValueError) as error:
+            which = " or ".join(name for name in names if name in self._options)
+            reason = "it cannot be read as PEM" if isinstance(error, ssl.SSLError | ValueError) else error.strerror
+            raise TlsFileError(f"{which}: {reason}") from error
+
+
+def check_tls(options: Mapping[str, Any], form: str) -> None:
+    """Raise ConfigError for what can never be used. A file that is not there is left to the connection: it may come.
+
+    That is unknown ciphers, authorities that are no text of PEM, a key without a certificate, one that is not its, or
+    one that the password does not open.
     """
-    certificate, key, password = (options.get(name) for name in ("ssl_certfile", "ssl_keyfile", "ssl_password"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ciphers := options.get("ssl_ciphers"):
+        try:
+            context.set_ciphers(ciphers)
+        except ssl.SSLError as error:
+            raise ConfigError(f"{form}: ssl_ciphers names no cipher that OpenSSL has here") from error
+    if (authorities := options.get("ssl_ca_data")) is not None:
+        try:
+            context.load_verify_locations(cadata=authorities)
+        except (ssl.SSLError, ValueError) as error:
+            told = "ssl_ca_data is the text of certificates as PEM, with %0A for each end of a line"
+            raise ConfigError(f"{form}: {told}") from error
+    certificate, key, password = (options.get(name) for name in (*_OWN, "ssl_password"))
     if certificate is None:
         if key is not None:
             raise ConfigError(f"{form}: ssl_keyfile is the key of a certificate: ssl_certfile is missing")
         return
     try:
         # With an empty password an encrypted key is an error; without one OpenSSL would ask the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, lambda: password or "")
+        context.load_cert_chain(certificate, key, lambda: password or "")
     except ssl.SSLError as error:
         raise ConfigError(f"{form}: {_reason(error, key, password)}") from error
     except (OSError, ValueError):
         return
+
+
+def _seen(file: str) -> object:
+    """What changes with a file."""
+    try:
+        stat = Path(file).stat()
+    except (OSError, ValueError):
+        return None
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
 
 def _reason(error: ssl.SSLError, key: str | None, password: str | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from headgate.errors import ConfigError
-from headgate.stores.redis.tls_files import check_tls_files
+from headgate.stores.redis.tls_files import TlsContext, check_tls
 from headgate.stores.url_parts import StoreUrl, check_options, scheme_of, split_url
 
 DEFAULT_TIMEOUT_S = 0.05
@@ -64,6 +64,9 @@ class Place(NamedTuple):
     connections: int = DEFAULT_CONNECTIONS
     options: Mapping[str, Any] = MappingProxyType({})
     """What redis-py takes for a connection to each server: user, password, database, TLS and the like."""
+
+    tls: TlsContext | None = None
+    """What TLS needs; None where connections are bare."""
 
     @property
     def first_s(self) -> float:
@@ -132,7 +135,8 @@ def _with_options(place: Place, parts: StoreUrl, database: str, form: str, *, tl
         user, _, password = parts.credentials.partition(":")
         options |= {"username": unquote(user) or None, "password": unquote(password) or None}
     if tls:
-        check_tls_files(options, form)
+        check_tls(options, form)
+        own["tls"] = TlsContext(options)
         options["ssl"] = True
     if place.kind == "cluster":
         if database not in ("", "0") or options.pop("db", 0) != 0:

@@ -1,0 +1,245 @@
+"""Redis over TLS, single, behind Sentinels and in a Cluster: what is read of files and told of certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import certificates
+import pytest
+from certificates import Authority, Pair
+from cryptography import x509
+from redis_askers import COLOURS, Asker
+from redis_servers import SERVICE, Certificates, Server, cluster, sentinels, single, wait_until
+from tcp_proxy import HOST, TcpProxy, hold_port
+
+from headgate import ConfigError, RedisStore, StoreUnavailable
+from headgate.stores.redis.clients import open_async_connection, open_async_pool, open_client, open_connection
+from headgate.stores.redis.url import Place, read_url
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def start(tmp_path: Path, authority: Authority) -> Iterator[Start]:
+    """Starts a server with a certificate of the authority, and lines of redis.conf."""
+    started: list[Server] = []
+
+    def start_one(pair: Pair, *options: str) -> Server:
+        files = Certificates(authority.file, pair.certificate, pair.key)
+        server = Server(tmp_path / str(len(started)), *options, certificates=files)
+        started.append(server)
+        server.launch()
+        wait_until(lambda: "" if "Ready to accept connections" in server.log else "ready", within_s=30)
+        return server
+
+    yield start_one
+    for server in started:
+        server.end()
+
+
+def told_by(server: Server, colour: str, **options: object) -> str:
+    """What keeps a server from being reached; nothing where it answers."""
+    given = "&".join(f"{name}={value}" for name, value in options.items())
+    with Asker(colour, "5/week", RedisStore(f"rediss://{HOST}:{server.port}?timeout=10s&{given}")) as asker:
+        try:
+            asker.hit("key")
+        except StoreUnavailable as error:
+            return str(error).partition("cannot be reached: ")[2]
+    return ""
+
+
+def contexts_of(place: Place, colour: str) -> list[ssl.SSLContext]:
+    """The TLS contexts of two new connections to a place."""
+
+    async def connect() -> list[ssl.SSLContext]:
+        if place.kind == "cluster":
+            both = [open_async_connection(place, place.addresses[0]) for _ in range(2)]
+        else:
+            pool = open_async_pool(place)
+            both = [pool.make_connection() for _ in range(2)]
+        for each in both:
+            await each.connect()
+        found = [each._writer.get_extra_info("ssl_object").context for each in both]
+        for each in both:
+            await each.disconnect()
+        if place.kind == "sentinel":
+            for sentinel in pool.sentinel_manager.sentinels:
+                await sentinel.aclose()
+        return found
+
+    if colour == "async":
+        return asyncio.run(connect())
+    if place.kind == "cluster":
+        both = [open_connection(place, place.addresses[0]) for _ in range(2)]
+    else:
+        pool: Any = open_client(place).connection_pool
+        both = [pool.make_connection() for _ in range(2)]
+    for each in both:
+        each.connect()
+    found = [each._sock.context for each in both]
+    for each in both:
+        each.disconnect()
+    return found
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_sentinels_and_their_servers_are_asked_over_tls(colour: str) -> None:
+    with sentinels(tls=True, replicas=1) as watched:
+        options = f"?ssl_ca_certs={watched.servers[0].ca_file}&timeout=10s"
+        with Asker(colour, "2/week", RedisStore(watched.url + options)) as asker:
+            assert [asker.hit("key").allowed for _ in range(3)] == [True, True, False]
+        one, other = contexts_of(read_url(watched.url + options), colour)
+        assert one is other
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_servers_of_a_cluster_are_asked_over_tls(colour: str) -> None:
+    with cluster(tls=True, replicas_each=0) as nodes:
+        url = f"{nodes.url}?ssl_ca_certs={nodes.servers[0].ca_file}&timeout=10s"
+        with Asker(colour, "2/week", RedisStore(url)) as asker:
+            for key in ("a", "b", "c"):
+                assert [asker.hit(key).allowed for _ in range(3)] == [True, True, False]
+        one, other = contexts_of(read_url(url), colour)
+        assert one is other
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_connections_share_what_was_read_of_files_until_these_change(colour: str, tmp_path: Path) -> None:
+    """To read them takes 20 ms in which nothing else runs: threads that all connect would pass their deadlines."""
+    with single(tls=True) as server:
+        assert server.ca_file is not None
+        known, right = tmp_path / "known.pem", server.ca_file.read_bytes()
+        known.write_bytes(right)
+        place = read_url(f"{server.url}?ssl_ca_certs={known}")
+        one, other = contexts_of(place, colour)
+        assert one is other
+        known.write_bytes(Authority(tmp_path, "other").file.read_bytes())
+        with pytest.raises(Exception, match="certificate verify failed"):
+            contexts_of(place, colour)
+        known.write_bytes(right)
+        assert contexts_of(place, colour)[0] is not one
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_what_is_wrong_with_a_certificate_is_told(
+    colour: str, authority: Authority, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"ssl_ca_certs": authority.file}
+    server = start(authority.sign("server"))
+    assert told_by(server, colour, **known) == ""
+    assert told_by(server, colour, ssl_ca_data=quote(authority.file.read_text(), safe="")) == ""
+    stranger = Authority(tmp_path, "stranger")
+    assert "certificate is not accepted: self-signed" in told_by(server, colour, ssl_ca_certs=stranger.file)
+    assert told_by(server, colour, ssl_ca_certs="/nowhere.pem") == "ssl_ca_certs: No such file or directory"
+    nothing = tmp_path / "nothing.pem"
+    nothing.write_text("nothing")
+    assert told_by(server, colour, ssl_ca_certs=nothing) == "ssl_ca_certs: it cannot be read as PEM"
+    own = {"ssl_certfile": "/nowhere.pem", "ssl_keyfile": "/nowhere.key"}
+    assert told_by(server, colour, **known, **own) == "ssl_certfile or ssl_keyfile: No such file or directory"
+    assert "not accepted: certificate has expired" in told_by(
+        start(authority.sign("old", days=(-9, -1))), colour, **known
+    )
+    monkeypatch.setattr(certificates, "LOOPBACK", x509.SubjectAlternativeName([x509.DNSName("redis.example")]))
+    elsewhere = start(authority.sign("elsewhere"))
+    assert "not accepted: IP address mismatch" in told_by(elsewhere, colour, **known)
+    assert told_by(elsewhere, colour, **known, ssl_check_hostname="no") == ""
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_client_shows_its_certificate(colour: str, authority: Authority, start: Start) -> None:
+    server = start(authority.sign("server"), "tls-auth-clients yes", 'tls-protocols "TLSv1.2"')
+    own = authority.sign("client", password=b"sesame")
+    given = {"ssl_ca_certs": authority.file, "ssl_certfile": own.certificate, "ssl_keyfile": own.key}
+    assert told_by(server, colour, **given, ssl_password="sesame") == ""
+    assert "handshake failure" in told_by(server, colour, ssl_ca_certs=authority.file)
+    old = authority.sign("old", days=(-9, -1))
+    assert "certificate expired" in told_by(
+        server, colour, ssl_ca_certs=authority.file, ssl_certfile=old.certificate, ssl_keyfile=old.key
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("ssl_ciphers=NOSUCH", "ssl_ciphers names no cipher"),
+        ("ssl_ca_data=nothing", "ssl_ca_data is the text of certificates as PEM"),
+        ("ssl_ca_certs=a%0Ab", 'option 1 after "?" has a control character'),
+    ],
+)
+def test_what_is_wrong_in_any_case_is_told_where_the_url_is_read(option: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+        RedisStore(f"rediss://h?{option}")
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_sentinels_that_ask_for_a_password_are_told_of(colour: str) -> None:
+    with sentinels(replicas=0, quorum=1, watchers=1) as watched:
+        watched.watchers[0].cli("ACL", "SETUSER", "default", ">sesame")
+        url = watched.url.replace("://", "://:sesame@")
+        with (
+            Asker(colour, "2/week", RedisStore(f"{url}?timeout=10s")) as asker,
+            pytest.raises(StoreUnavailable, match="a Sentinel asks for a password, and none is sent") as told,
+        ):
+            asker.hit("key")
+        assert "sesame" not in str(told.value)
+        assert SERVICE in str(told.value)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_server_that_hangs_holds_up_nothing_once_another_one_answers_in_its_place(
+    colour: str, authority: Authority, start: Start
+) -> None:
+    """Over TLS a connection that is closed waits for its server to agree, for 30 s."""
+    first, second = start(authority.sign("first")), start(authority.sign("second"))
+    with TcpProxy(first.port) as proxy:
+        url = f"rediss://localhost:{proxy.port}?ssl_ca_certs={authority.file}&timeout=200ms&on_error=closed"
+        with Asker(colour, "1000/week", url) as asker:
+            assert asker.hit("key").degraded == ""
+            first.stop()
+            proxy.target_port = second.port
+            wait_until(lambda: asker.hit("key").degraded and "without the store", within_s=15)
+        first.go_on()
+
+
+def test_a_server_that_says_nothing_after_its_certificate_keeps_no_socket_open(authority: Authority) -> None:
+    """So does one before which a proxy speaks TLS, where only the proxy answers."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.sign("proxy"))
+    with hold_port() as listener, ThreadPoolExecutor(1) as server:
+        listener.listen()
+        accepted = server.submit(lambda: context.wrap_socket(listener.accept()[0], server_side=True))
+        place = read_url(f"rediss://localhost:{listener.getsockname()[1]}?ssl_ca_certs={authority.file}")
+
+        async def connect() -> set[str]:
+            before, connection = open_sockets(), open_async_connection(place, place.addresses[0])
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await connection.connect()
+            await connection.disconnect(nowait=True)
+            await asyncio.sleep(0.1)
+            return open_sockets() - before
+
+        left = asyncio.run(connect())
+        with accepted.result(10) as peer:
+            assert left == {str(Path(f"/proc/self/fd/{peer.fileno()}").readlink())}
+
+
+def open_sockets() -> set[str]:
+    """The sockets of this process."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.add(str(link.readlink()))
+    return {name for name in found if name.startswith("socket:")}
