@@ -12,6 +12,7 @@ from threading import Thread, stack_size
 from typing import Any, ClassVar
 from urllib.request import urlopen
 
+import httpx
 import pytest
 import requests
 
@@ -169,6 +170,34 @@ def test_a_connection_that_urllib_and_requests_could_not_make_costs_nothing() ->
         with pytest.raises(kind), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
             ask(url)
         assert left(gate) == FULL
+
+
+@pytest.mark.parametrize(
+    ("status", "made_of", "tokens", "requests"),
+    [
+        (408, httpx.ReadTimeout("too late"), 1500, 1),
+        (500, httpx.RemoteProtocolError("the connection was lost"), 1500, 1),
+        (500, ValueError("no JSON"), 1500, 1),
+        (500, None, 1500, 1),
+        (500, httpx.ConnectError("refused"), 0, 0),
+        (500, ProviderError(500), 0, 1),
+        (408, ProviderError(408), 0, 1),
+        (429, ProviderError(429), 0, 1),
+        (400, None, 0, 1),
+    ],
+)
+def test_a_status_that_litellm_makes_up_is_none_of_a_provider(
+    status: int, made_of: Exception | None, tokens: int, requests: int
+) -> None:
+    """As it raises errors: one of its own for each, with a status, while it handles those of the client beneath."""
+    kind = type("LiteLlmError", (ProviderError,), {"__module__": "litellm.exceptions"})
+    error, inner = kind(status), kind(500)
+    error.__context__, inner.__context__ = inner if made_of else None, made_of
+    gate = gate_of(hold="max")
+    with pytest.raises(ProviderError), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
+        raise error
+    after = left(gate)
+    assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
 
 
 def test_a_block_that_forgets_to_settle_stays_as_held() -> None:

@@ -437,6 +437,23 @@ def test_a_provider_that_cannot_answer_is_asked_again(error: BaseException, rema
     run(main())
 
 
+def test_a_job_that_litellm_lost_stays_charged_though_its_error_has_a_status() -> None:
+    async def main() -> None:
+        queue, gate, _ = of("1000 tokens/day bucket")
+        kind = type("InternalServerError", (ProviderError,), {"__module__": "litellm.exceptions"})
+        lost, refused, unsent = (kind("litellm says so", status=500) for _ in range(3))
+        lost.__context__ = TimeoutError("no answer")
+        refused.__context__ = ProviderError("broken", status=500)
+        unsent.__context__ = ConnectionRefusedError("nobody there")
+        for error, remaining in ((lost, 890), (refused, 880), (unsent, 870)):
+            job = await queue.submit(body(100))
+            [done] = await serve(queue, failing(error), [job.id])
+            assert (done.state, done.attempts) == ("done", 1)
+            assert await left(gate) in (remaining, remaining + 1)
+
+    run(main())
+
+
 def test_a_provider_that_redirects_is_not_asked_again_and_nothing_stays_held_but_the_request() -> None:
     async def main() -> None:
         queue, gate, _ = of("1000 tokens/day bucket")
