@@ -323,6 +323,27 @@ def test_a_provider_that_does_not_take_the_proxys_key_is_followed_by_the_next_an
             assert [entry.mode for entry in proxy.settled(4)] == ["failed"] * 4
 
 
+def test_a_provider_that_redirects_is_followed_by_the_next_and_by_no_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_provider() as moved, running_provider() as other:
+        moved.behave("", status=308, headers=(("location", f"{other.url}/v1/chat/completions"),))
+        with running_proxy(tmp_path, WIDE, [at(moved, "moved"), at(other, "other")]) as proxy:
+            with openai_of(proxy.url) as client:
+                assert client.chat.completions.create(model="m", messages=MESSAGES).choices
+            assert "the provider moved redirects, with the status 308" in caplog.text
+        other.requests.clear()
+        with running_proxy(tmp_path, WIDE, [at(moved)]) as proxy:
+            with openai_of(proxy.url) as client, pytest.raises(openai.InternalServerError) as told:
+                client.chat.completions.create(model="m", messages=MESSAGES)
+            assert told.value.status_code == 502 and told.value.code == "provider_moved"
+            assert "location" not in told.value.response.headers
+            assert HTTP.get(f"{proxy.url}/v1/models").status_code == 502
+            [entry] = proxy.settled()
+            assert (entry.mode, entry.cost) == ("failed", 0)
+        assert not other.requests
+
+
 def test_providers_are_tried_in_their_order_and_one_that_refused_is_left_alone(tmp_path: Path) -> None:
     with running_provider() as busy, running_provider() as other:
         busy.behave("", status=429, headers=(("retry-after", "600"),))

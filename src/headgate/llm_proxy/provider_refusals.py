@@ -13,7 +13,10 @@ from headgate.llm_proxy.provider_answer import ProviderAnswer
 
 log = logging.getLogger("headgate")
 
-KEY_REFUSED = 401
+REDIRECTS = 300
+"""From this status on an answer is none of a model."""
+
+_REFUSES, _KEY_REFUSED = 400, 401
 _MOST_BYTES = 1024 * 1024
 
 
@@ -22,8 +25,8 @@ async def refusal_of(provider: str, response: ProviderAnswer, family: Family) ->
 
     Where it asks for a long wait, packages are told not to try again by themselves: some sleep for as long as it says.
     """
-    if response.status == KEY_REFUSED:
-        return key_refused(provider, family)
+    if (answer := owners_problem(provider, response.status, family)) is not None:
+        return answer
     headers = headers_to_answer(response.headers, [])
     said = told(response.headers, now_us=SYSTEM_CLOCK.now_us())
     if said is not None and (said.refused_for_us or 0) > SHORT_WAIT_US:
@@ -36,7 +39,18 @@ async def refusal_of(provider: str, response: ProviderAnswer, family: Family) ->
     return Answer(response.status, headers, body)
 
 
-def key_refused(provider: str, family: Family) -> Answer:
-    """What is told where a provider does not take the proxy's key: a client's own is good, so it is logged instead."""
-    log.error("the provider %s refuses the key that the proxy has for it", provider)
-    return problem_answer(family, Problem.PROVIDER_KEY, "The provider does not take the key that the proxy has for it.")
+def owners_problem(provider: str, status: int, family: Family) -> Answer | None:
+    """What is told where a provider does not take the proxy's key, or redirects it; None for any other status.
+
+    A client's own key is good, so what the provider says is logged instead. A client that followed a redirect would ask
+    the provider without the proxy.
+    """
+    if status == _KEY_REFUSED:
+        log.error("the provider %s refuses the key that the proxy has for it", provider)
+        message = "The provider does not take the key that the proxy has for it."
+        return problem_answer(family, Problem.PROVIDER_KEY, message)
+    if REDIRECTS <= status < _REFUSES:
+        log.error("the provider %s redirects, with the status %d: its base_url may be another one", provider, status)
+        message = f"The provider redirects, with the status {status}, and the proxy does not follow."
+        return problem_answer(family, Problem.PROVIDER_MOVED, message)
+    return None
