@@ -288,6 +288,12 @@ def test_a_refusal_of_the_provider_is_passed_on_and_only_the_request_counts(
         ((("retry-after", "20"),), None),
         ((("retry-after", "1209600"),), "false"),
         ((("retry-after-ms", "90000"), ("x-should-retry", "true")), "false"),
+        ((("retry-after-ms", "90000.5"), ("retry-after", "1")), "false"),
+        ((("retry-after", "1e6"),), "false"),
+        ((("retry-after", "inf"),), "false"),
+        ((("retry-after", "nan"),), None),
+        ((("retry-after", "31 Dec 2099 23:59:59 +0000"),), "false"),
+        ((("retry-after", "31 Dec 1999 23:59:59 +0000"),), None),
     ],
 )
 def test_no_client_sleeps_for_long_since_a_provider_says_so(
@@ -298,6 +304,9 @@ def test_no_client_sleeps_for_long_since_a_provider_says_so(
         answer = HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"])
         assert answer.status_code == 429 and answer.headers.get("x-should-retry") == passed
         assert answer.headers[waits[0][0]] == waits[0][1]
+    with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy:  # a count of tokens costs nothing, and is slept for
+        answer = HTTP.post(f"{proxy.url}/v1/messages/count_tokens", json={"model": "m", "messages": MESSAGES})
+        assert answer.status_code == 429 and answer.headers.get("x-should-retry") == passed
     if passed:
         with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy, anthropic_of(proxy.url, max_retries=2) as client:
             started = time.monotonic()
