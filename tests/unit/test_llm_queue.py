@@ -330,6 +330,7 @@ def test_kept_answers_are_bounded() -> None:
         ({"body": body(), "priority": True}, "priority"),
         ({"body": body(), "deadline": -1}, "deadline is above 0"),
         ({"body": body(), "deadline": float("nan")}, "deadline is a number of seconds"),
+        ({"body": body(), "deadline": 10**400}, "deadline is above 0 and at most 2,678,400 seconds, not a number of"),
         ({"body": body(), "id": "a b"}, "an id is up to 120 letters"),
         ({"body": body(), "user": 7}, "user is a text"),
         ({"body": body(), "tokens": -1}, "tokens is a whole number"),
