@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from headgate.decision import Decision
 from headgate.errors import ArgumentError
 from headgate.holding import Extension
-from headgate.llm.call_costs import Counted, used_units
+from headgate.llm.call_costs import Counted, passes_uncounted, used_units
 from headgate.llm.call_size import CallSize
 from headgate.llm.entry import Books, Caller, Entry, SettleMode
 from headgate.llm.gate_parts import GateParts
@@ -244,7 +244,7 @@ class CallBase:
         if extension.outcome == "extended":
             self._made, self._units = plan.with_more(self._made, self._units, added)
             self._note_extension(extension)
-        elif plan.at_end == "cut":
+        elif plan.at_end == "cut" and not passes_uncounted(self.decision, extension, self._parts.on_store_error):
             self.was_cut = reading.refused_more()
             return not self.was_cut
         reading.held_more(self._parts.settings.slice)
