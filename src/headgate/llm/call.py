@@ -84,7 +84,7 @@ class Call(CallBase):
 
         Where nothing more can be held and the rule says so, the stream ends: `was_cut` tells.
         """
-        reading = self.reading()
+        reading = self._streamed = self.reading()
         try:
             for told in stream:
                 reading.read(told)
@@ -93,6 +93,10 @@ class Call(CallBase):
                     if not self.hold_more(reading):
                         close(stream)
                         return
+        except BaseException as error:
+            if not reading.has_begun and (mode := mode_of(error)) != "unknown":  # the call was made by the stream
+                self._settle(mode, None)
+            raise
         finally:
             self.settle_stream(reading.usage)
 
@@ -106,7 +110,7 @@ class Call(CallBase):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if self.in_flight:
             heartbeat.stop(self)
-        self._settle("unknown" if error is None else mode_of(error), None)
+        self._settle(*self._at_exit(error))
 
     def _settle(self, mode: SettleMode, usage: Usage | None) -> None:
         if self.settled or not self._is_held:
@@ -187,7 +191,7 @@ class AsyncCall(CallBase):
 
     async def stream(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
         """See `Call.stream`."""
-        reading = self.reading()
+        reading = self._streamed = self.reading()
         try:
             async for told in stream:
                 reading.read(told)
@@ -196,6 +200,10 @@ class AsyncCall(CallBase):
                     if not await self.hold_more(reading):
                         await close_async(stream)
                         return
+        except BaseException as error:
+            if not reading.has_begun and (mode := mode_of(error)) != "unknown":  # the call was made by the stream
+                await self._settle(mode, None)
+            raise
         finally:
             await self.settle_stream(reading.usage)
 
@@ -209,7 +217,7 @@ class AsyncCall(CallBase):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if self.in_flight:
             heartbeat.stop_async(self)
-        await self._settle("unknown" if error is None else mode_of(error), None)
+        await self._settle(*self._at_exit(error))
 
     async def _settle(self, mode: SettleMode, usage: Usage | None) -> None:
         if self.settled or not self._is_held:
