@@ -12,6 +12,7 @@ from threading import Thread, stack_size
 from typing import Any, ClassVar
 from urllib.request import urlopen
 
+import aiohttp
 import httpx
 import pytest
 import requests
@@ -198,6 +199,36 @@ def test_a_status_that_litellm_makes_up_is_none_of_a_provider(
         raise error
     after = left(gate)
     assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
+
+
+class RefusingHandler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(429)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_refusal_gives_tokens_back_whatever_package_tells_its_status() -> None:
+    async def by_aiohttp(url: str) -> None:
+        async with aiohttp.ClientSession() as session, session.post(url, data=b"{}", raise_for_status=True):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), RefusingHandler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        for ask in (
+            lambda: urlopen(url, b"{}"), lambda: requests.post(url, b"{}").raise_for_status(),
+            lambda: httpx.post(url, content=b"{}").raise_for_status(), lambda: asyncio.run(by_aiohttp(url)),
+        ):  # fmt: skip
+            gate = gate_of(hold="max")
+            with pytest.raises(Exception, match="429"), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
+                ask()
+            after = left(gate)
+            assert (after["user.tokens.minute"], after["user.minute"]) == (90_000, 59)
+        server.shutdown()
 
 
 def test_a_block_that_forgets_to_settle_stays_as_held() -> None:

@@ -42,14 +42,19 @@ def mode_of(error: BaseException) -> SettleMode:
     for _ in range(_DEEPEST):
         if cause is None:
             break
-        status = getattr(cause, "status_code", None) or getattr(getattr(cause, "response", None), "status_code", None)
-        if isinstance(status, int) and status >= _REFUSED_FROM:
+        if _is_refusal(cause) or _is_refusal(getattr(cause, "response", None)):
             return "failed"
         if type(cause).__name__ in _NOT_SENT:
             return "cancelled"
         is_own = type(cause).__module__.partition(".")[0] in _WITHOUT_CAUSES
         cause = cause.__cause__ or (cause.__context__ if is_own else None)
     return "unknown"
+
+
+def _is_refusal(told: object) -> bool:
+    """Whether an error, or the answer that it is of, has a status with which a provider refuses."""
+    statuses = (getattr(told, name, None) for name in ("status_code", "status"))  # the latter of aiohttp and urllib
+    return any(isinstance(status, int) and status >= _REFUSED_FROM for status in statuses)
 
 
 def _is_made_up(error: BaseException) -> bool:
