@@ -17,7 +17,7 @@ from headgate.llm.call_failures import mode_of
 from headgate.llm.entry import SettleMode
 from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
-from headgate.llm.usage import Usage, impossible
+from headgate.llm.usage import NO_PARTS, Usage, check_parts
 from headgate.reservation import AsyncReservation
 
 T = TypeVar("T")
@@ -41,15 +41,15 @@ class Call(CallBase):
         self._settle(*self._read_answer(answer))
 
     def settle_usage(self, usage: Usage) -> None:
-        """Settle with what was used. Raises ArgumentError for less than nothing."""
-        if usage[0] < 0 or usage[1] < 0:
-            raise impossible(usage)
+        """Settle with what was used. Raises ArgumentError for less than nothing, and for parts above the whole."""
+        if usage[0] < 0 or usage[1] < 0 or usage[2:] != NO_PARTS:
+            check_parts(usage)
         self._settle("exact", usage)
 
     def settle_at_least(self, usage: Usage) -> None:
         """Settle with at least so much: what is held is not given back. Raises as `settle_usage`."""
-        if usage[0] < 0 or usage[1] < 0:
-            raise impossible(usage)
+        if usage[0] < 0 or usage[1] < 0 or usage[2:] != NO_PARTS:
+            check_parts(usage)
         self._settle("at least", usage)
 
     def settle_stream(self, usage: StreamUsage) -> None:
@@ -152,14 +152,14 @@ class AsyncCall(CallBase):
 
     async def settle_usage(self, usage: Usage) -> None:
         """See `Call.settle_usage`."""
-        if usage[0] < 0 or usage[1] < 0:
-            raise impossible(usage)
+        if usage[0] < 0 or usage[1] < 0 or usage[2:] != NO_PARTS:
+            check_parts(usage)
         await self._settle("exact", usage)
 
     async def settle_at_least(self, usage: Usage) -> None:
         """See `Call.settle_at_least`."""
-        if usage[0] < 0 or usage[1] < 0:
-            raise impossible(usage)
+        if usage[0] < 0 or usage[1] < 0 or usage[2:] != NO_PARTS:
+            check_parts(usage)
         await self._settle("at least", usage)
 
     async def settle_stream(self, usage: StreamUsage) -> None:
