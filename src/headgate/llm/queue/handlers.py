@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headgate.drive import answered
-from headgate.llm.queue.attempt import Handler, QueuedCall
+from headgate.llm.queue.attempt import Handler, QueuedCall, awaitable
 
 PlainHandler = Callable[[QueuedCall, Any], Any]
 """Has a job done on a thread, and gives the answer."""
@@ -37,11 +37,11 @@ class HandlerThreads:
 
 
 def not_exiting(handler: Handler) -> Handler:
-    """A handler whose `sys.exit()` fails its job, and does not end the queue's event loop with the jobs of all."""
+    """A handler whose `sys.exit()` fails its job, and does not end the event loop with the jobs of all."""
 
     async def asked(job: QueuedCall, call: Any) -> Any:
         try:
-            return await handler(job, call)
+            return await awaitable(handler(job, call))
         except (SystemExit, KeyboardInterrupt) as error:
             raise _raised(error) from error
 
