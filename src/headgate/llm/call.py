@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from headgate import heartbeat
 from headgate.collector import call_outside
-from headgate.drive import answered
+from headgate.drive import answered, answered_in_any_case
 from headgate.errors import ArgumentError, RateLimited, StoreError
 from headgate.holding import Extension
 from headgate.llm.call_base import CallBase, log
@@ -223,6 +223,11 @@ class AsyncCall(CallBase):
         if self.settled or not self._is_held:
             return
         self.settled = True
+        settling = self._settle_now(mode, usage)
+        waits = isinstance(self._reservation, AsyncReservation)
+        await (answered_in_any_case(settling) if waits else settling)
+
+    async def _settle_now(self, mode: SettleMode, usage: Usage | None) -> None:
         amounts, entry = self._settlement(mode, usage)
         try:
             try:
@@ -242,8 +247,7 @@ class AsyncCall(CallBase):
             outcome = self._keyed.settle(self._reservation, amounts)
         else:
             held, groups = self._reservation, self._known.plan.of_groups(amounts)
-            in_any_case = isinstance(held, AsyncReservation)
-            outcome = (await held.commit_in_any_case(groups) if in_any_case else held.commit(groups)).outcome
+            outcome = (await answered(held.commit(groups))).outcome
         return outcome
 
 
