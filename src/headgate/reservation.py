@@ -143,13 +143,6 @@ class AsyncReservation(_Held):
         self.settled = True
         return settlement
 
-    async def commit_in_any_case(self, actual: Cost | None = None) -> Settlement:
-        """`commit` that goes on to its end where its caller is cancelled."""
-        answer: Any = self._bound.commit(self.id, actual)
-        settlement: Settlement = await answered_in_any_case(answer) if hasattr(answer, "__await__") else answer
-        self.settled = True
-        return settlement
-
     async def cancel(self) -> Settlement:
         """See `Reservation.cancel`."""
         return await self.commit(0)

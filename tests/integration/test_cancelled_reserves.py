@@ -12,7 +12,7 @@ from redis_servers import Server
 from tcp_proxy import HOST, TcpProxy
 
 from headgate import AsyncGate, AsyncLimiter, Request
-from headgate.llm import AsyncLlmGate
+from headgate.llm import AsyncLlmGate, Entry, Usage
 
 pytestmark = pytest.mark.integration
 WITHIN_S = 20
@@ -186,6 +186,34 @@ def test_a_call_that_is_cancelled_in_line_leaves_it_and_one_that_is_cancelled_at
         await until(lambda: places_left(near), 1)
         await near.close()
         await far.close()
+
+    with TcpProxy(server.port) as proxy:
+        asyncio.run(main(proxy))
+
+
+def test_the_books_have_a_settling_whose_caller_is_cancelled_while_redis_answers(server: Server) -> None:
+    entries: list[Entry] = []
+
+    class Written:
+        def add(self, entry: Entry) -> None:
+            entries.append(entry)
+
+    async def main(proxy: TcpProxy) -> None:
+        policy = {"version": 1, "namespace": f"books-{uuid4().hex}", "llm": {"hold": "max"}, "rules": [LLM_RULE]}
+        url = f"redis://{HOST}:{proxy.port}/0?timeout=20s"
+        async with AsyncLlmGate(policy, store=url, books=Written()) as gate:
+            call = await gate.reserve("m", input_tokens=30, max_tokens=10)
+            proxy.delay(0.2)
+            settling = asyncio.ensure_future(call.settle_usage(Usage(20, 5)))
+            await asyncio.sleep(0.05)
+            settling.cancel()
+            await asyncio.gather(settling, return_exceptions=True)
+            assert settling.cancelled()
+
+            async def settled() -> int:
+                return sum(entry.kind == "settled" and entry.usage == Usage(20, 5) for entry in entries)
+
+            await until(settled, 1)
 
     with TcpProxy(server.port) as proxy:
         asyncio.run(main(proxy))

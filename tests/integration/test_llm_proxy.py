@@ -288,6 +288,12 @@ def test_a_refusal_of_the_provider_is_passed_on_and_only_the_request_counts(
         ((("retry-after", "20"),), None),
         ((("retry-after", "1209600"),), "false"),
         ((("retry-after-ms", "90000"), ("x-should-retry", "true")), "false"),
+        ((("retry-after-ms", "90000.5"), ("retry-after", "1")), "false"),
+        ((("retry-after", "1e6"),), "false"),
+        ((("retry-after", "inf"),), "false"),
+        ((("retry-after", "nan"),), None),
+        ((("retry-after", "31 Dec 2099 23:59:59 +0000"),), "false"),
+        ((("retry-after", "31 Dec 1999 23:59:59 +0000"),), None),
     ],
 )
 def test_no_client_sleeps_for_long_since_a_provider_says_so(
@@ -298,6 +304,9 @@ def test_no_client_sleeps_for_long_since_a_provider_says_so(
         answer = HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"])
         assert answer.status_code == 429 and answer.headers.get("x-should-retry") == passed
         assert answer.headers[waits[0][0]] == waits[0][1]
+    with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy:  # a count of tokens costs nothing, and is slept for
+        answer = HTTP.post(f"{proxy.url}/v1/messages/count_tokens", json={"model": "m", "messages": MESSAGES})
+        assert answer.status_code == 429 and answer.headers.get("x-should-retry") == passed
     if passed:
         with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy, anthropic_of(proxy.url, max_retries=2) as client:
             started = time.monotonic()
@@ -321,6 +330,27 @@ def test_a_provider_that_does_not_take_the_proxys_key_is_followed_by_the_next_an
                 assert answer.status_code == 502 and answer.headers["x-should-retry"] == "false"
                 assert "The provider does not take the key" in answer.text and "the provider refuses" not in answer.text
             assert [entry.mode for entry in proxy.settled(4)] == ["failed"] * 4
+
+
+def test_a_provider_that_redirects_is_followed_by_the_next_and_by_no_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running_provider() as moved, running_provider() as other:
+        moved.behave("", status=308, headers=(("location", f"{other.url}/v1/chat/completions"),))
+        with running_proxy(tmp_path, WIDE, [at(moved, "moved"), at(other, "other")]) as proxy:
+            with openai_of(proxy.url) as client:
+                assert client.chat.completions.create(model="m", messages=MESSAGES).choices
+            assert "the provider moved redirects, with the status 308" in caplog.text
+        other.requests.clear()
+        with running_proxy(tmp_path, WIDE, [at(moved)]) as proxy:
+            with openai_of(proxy.url) as client, pytest.raises(openai.InternalServerError) as told:
+                client.chat.completions.create(model="m", messages=MESSAGES)
+            assert told.value.status_code == 502 and told.value.code == "provider_moved"
+            assert "location" not in told.value.response.headers
+            assert HTTP.get(f"{proxy.url}/v1/models").status_code == 502
+            [entry] = proxy.settled()
+            assert (entry.mode, entry.cost) == ("failed", 0)
+        assert not other.requests
 
 
 def test_providers_are_tried_in_their_order_and_one_that_refused_is_left_alone(tmp_path: Path) -> None:

@@ -351,9 +351,12 @@ def test_a_key_with_a_line_end_behind_it_is_sent_without_it() -> None:
 
 HANDLER = """
 import functools
+import sys
 
 
 async def ask(job, call):
+    if job.body["seed"] == 3:
+        sys.exit(1)
     return {"usage": {"prompt_tokens": 1, "completion_tokens": 2}, "of": job.body["seed"]}
 
 
@@ -386,6 +389,10 @@ def test_the_command_serves_a_queue_until_it_is_asked_to_end(server: Server, tmp
                 try:
                     async with AsyncLlmQueue(store=url, name=name) as queue:
                         jobs = [await queue.submit({**BODY, "seed": number}, user="ann") for number in range(3)]
+                        if name != "sent":  # a handler that exits fails its job alone
+                            exits = await queue.submit({**BODY, "seed": 3}, user="ann")
+                            error = (await queue.result(exits.id, 50)).error
+                            assert error == "RuntimeError: the handler raised SystemExit"
                         done = [await queue.result(job.id, 50) for job in jobs]
                     worker.send_signal(signal.SIGTERM)
                     _, said = await asyncio.to_thread(worker.communicate, timeout=30)

@@ -98,6 +98,7 @@ def chunked(body: bytes, size: int) -> bytes:
     return b"".join(b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\ntrailer: x\r\n\r\n"
 
 
+PARTS = gzip.compress(BODY[:100]) + gzip.compress(BODY[100:]) + b"\0\0"
 WAYS = {
     "a length": head(f"Content-Length: {len(BODY)}") + BODY,
     "chunks": head("Transfer-Encoding: chunked") + chunked(BODY, 1000),
@@ -105,6 +106,7 @@ WAYS = {
     "interim answers first": head(status="100 Continue") + head("a: b", status="103 Early Hints")
     + head(f"content-length: {len(BODY)}") + BODY,
     "gzip": head(f"content-length: {len(gzip.compress(BODY))}", "content-encoding: gzip") + gzip.compress(BODY),
+    "gzip in several parts, and what is none": head(f"content-length: {len(PARTS)}", "content-encoding: gzip") + PARTS,
     "deflate": head("content-encoding: deflate", "transfer-encoding: chunked") + chunked(zlib.compress(BODY), 50),
 }  # fmt: skip
 
@@ -203,6 +205,8 @@ def test_a_head_that_is_none_is_a_lost_call(answer: bytes) -> None:
         head("content-length: 9") + b"ok", head("transfer-encoding: chunked") + b"2\r\nok\r\n",
         head("transfer-encoding: chunked") + b"2\r\nok\r\nzz\r\n",
         head("content-length: 40", "content-encoding: gzip") + b"\x1f\x8bno gzip",
+        head("content-length: 20", "content-encoding: gzip") + gzip.compress(b"ok", mtime=0)[:20],
+        head("content-encoding: gzip") + gzip.compress(b"ok", mtime=0)[:-3],
     ],
 )  # fmt: skip
 def test_a_body_that_breaks_off_gives_what_came_and_then_an_error(answer: bytes) -> None:

@@ -12,6 +12,8 @@ from threading import Thread, stack_size
 from typing import Any, ClassVar
 from urllib.request import urlopen
 
+import aiohttp
+import httpx
 import pytest
 import requests
 
@@ -169,6 +171,64 @@ def test_a_connection_that_urllib_and_requests_could_not_make_costs_nothing() ->
         with pytest.raises(kind), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
             ask(url)
         assert left(gate) == FULL
+
+
+@pytest.mark.parametrize(
+    ("status", "made_of", "tokens", "requests"),
+    [
+        (408, httpx.ReadTimeout("too late"), 1500, 1),
+        (500, httpx.RemoteProtocolError("the connection was lost"), 1500, 1),
+        (500, ValueError("no JSON"), 1500, 1),
+        (500, None, 1500, 1),
+        (500, httpx.ConnectError("refused"), 0, 0),
+        (500, ProviderError(500), 0, 1),
+        (408, ProviderError(408), 0, 1),
+        (429, ProviderError(429), 0, 1),
+        (400, None, 0, 1),
+    ],
+)
+def test_a_status_that_litellm_makes_up_is_none_of_a_provider(
+    status: int, made_of: Exception | None, tokens: int, requests: int
+) -> None:
+    """As it raises errors: one of its own for each, with a status, while it handles those of the client beneath."""
+    kind = type("LiteLlmError", (ProviderError,), {"__module__": "litellm.exceptions"})
+    error, inner = kind(status), kind(500)
+    error.__context__, inner.__context__ = inner if made_of else None, made_of
+    gate = gate_of(hold="max")
+    with pytest.raises(ProviderError), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
+        raise error
+    after = left(gate)
+    assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
+
+
+class RefusingHandler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(429)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_refusal_gives_tokens_back_whatever_package_tells_its_status() -> None:
+    async def by_aiohttp(url: str) -> None:
+        async with aiohttp.ClientSession() as session, session.post(url, data=b"{}", raise_for_status=True):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), RefusingHandler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        for ask in (
+            lambda: urlopen(url, b"{}"), lambda: requests.post(url, b"{}").raise_for_status(),
+            lambda: httpx.post(url, content=b"{}").raise_for_status(), lambda: asyncio.run(by_aiohttp(url)),
+        ):  # fmt: skip
+            gate = gate_of(hold="max")
+            with pytest.raises(Exception, match="429"), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
+                ask()
+            after = left(gate)
+            assert (after["user.tokens.minute"], after["user.minute"]) == (90_000, 59)
+        server.shutdown()
 
 
 def test_a_block_that_forgets_to_settle_stays_as_held() -> None:
@@ -480,12 +540,19 @@ def test_a_usage_beyond_what_limits_can_count_leaves_a_call_as_held_and_its_plac
     assert "cannot be counted, so it stays as held" in caplog.text
 
 
-@pytest.mark.parametrize("usage", [Usage(-5, 10), Usage(10, -5)])
+@pytest.mark.parametrize(
+    "usage",
+    [
+        Usage(-5, 10), Usage(10, -5), Usage(10, 5, cache_read=-1), Usage(10, 5, web_searches=-1),
+        Usage(10, 5, reasoning=6), Usage(3, 50, cache_read=5000), Usage(10, 5, cache_read=6, cache_write=5),
+        Usage(10, 5, cache_write_hour=1),
+    ],
+)  # fmt: skip
 def test_numbers_that_no_call_can_have_are_refused_and_settle_nothing(usage: Usage) -> None:
     gate = gate_of(hold="max")
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     for settle in (call.settle_usage, call.settle_at_least):
-        with pytest.raises(ArgumentError, match="a call uses at least 0 tokens, not"):
+        with pytest.raises(ArgumentError, match=r"a call uses at least 0 tokens, not|is at least"):
             settle(usage)
     assert not call.settled
     call.settle_usage(Usage(10, 5))

@@ -330,6 +330,7 @@ def test_kept_answers_are_bounded() -> None:
         ({"body": body(), "priority": True}, "priority"),
         ({"body": body(), "deadline": -1}, "deadline is above 0"),
         ({"body": body(), "deadline": float("nan")}, "deadline is a number of seconds"),
+        ({"body": body(), "deadline": 10**400}, "deadline is above 0 and at most 2,678,400 seconds, not a number of"),
         ({"body": body(), "id": "a b"}, "an id is up to 120 letters"),
         ({"body": body(), "user": 7}, "user is a text"),
         ({"body": body(), "tokens": -1}, "tokens is a whole number"),
@@ -433,6 +434,23 @@ def test_a_provider_that_cannot_answer_is_asked_again(error: BaseException, rema
         assert (done.state, done.attempts) == ("done", 1)
         assert done.started_us - start == SECOND_US * (7 if getattr(error, "retry_after", None) else 1)
         assert await left(gate) in (remaining, remaining + 1)  # it refills by 1 in 87 seconds
+
+    run(main())
+
+
+def test_a_job_that_litellm_lost_stays_charged_though_its_error_has_a_status() -> None:
+    async def main() -> None:
+        queue, gate, _ = of("1000 tokens/day bucket")
+        kind = type("InternalServerError", (ProviderError,), {"__module__": "litellm.exceptions"})
+        lost, refused, unsent = (kind("litellm says so", status=500) for _ in range(3))
+        lost.__context__ = TimeoutError("no answer")
+        refused.__context__ = ProviderError("broken", status=500)
+        unsent.__context__ = ConnectionRefusedError("nobody there")
+        for error, remaining in ((lost, 890), (refused, 880), (unsent, 870)):
+            job = await queue.submit(body(100))
+            [done] = await serve(queue, failing(error), [job.id])
+            assert (done.state, done.attempts) == ("done", 1)
+            assert await left(gate) in (remaining, remaining + 1)
 
     run(main())
 

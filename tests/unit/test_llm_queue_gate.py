@@ -220,6 +220,45 @@ def test_a_big_job_gets_the_limit_of_its_team_although_small_ones_of_others_keep
     run(main())
 
 
+def test_a_job_whose_worker_died_long_ago_waits_for_a_place_again_and_is_charged_once() -> None:
+    async def main() -> None:
+        clock = ManualClock(1_800_000_000_000_000)
+        rule = {"name": "user", "by": ["user"], "limits": "1 concurrent; 100/day; 1000 tokens/day"}
+        policy = {"version": 1, "llm": {"hold": "max", "prices": PRICES, "lease": "10s"}, "rules": [rule]}
+        gate = AsyncLlmGate(policy, clock=clock)
+        queue = AsyncLlmQueue(gate, clock=clock)
+        asked = asyncio.Event()
+
+        async def dies(job: QueuedCall, call: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+        job = await queue.submit(body(), user="ann")
+        with suppress(ZeroDivisionError):
+            async with queue.worker(dies):
+                await asked.wait()
+                raise ZeroDivisionError
+        assert (await queue.get(job.id)).state == "waiting"
+        clock.advance(20_000_000)
+        other = await gate.reserve("own", user="ann", input_tokens=0, max_tokens=0)
+        assert other
+        until_us = clock.now_us() + 10_000_000
+        started_us = 0
+
+        async def answers(job: QueuedCall, call: Any) -> Any:
+            nonlocal started_us
+            started_us = clock.now_us()
+            return await provider(job, call)
+
+        async with queue.worker(answers):
+            assert (await queue.result(job.id)).state == "done"
+        assert started_us >= until_us
+        now = await left(gate, user="ann")
+        assert (now["user.day"], now["user.tokens.day"]) == (97, 960)  # of three calls
+
+    run(main())
+
+
 def test_what_limits_share_is_known_by_their_rules() -> None:
     async def main() -> None:
         rules = [

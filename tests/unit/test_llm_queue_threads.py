@@ -52,6 +52,34 @@ def test_jobs_of_many_threads_are_done(handler: Any) -> None:
         until(lambda: worker.running == 0)
 
 
+@pytest.mark.parametrize("way", ["plain", "async", "decorated"])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration()])
+def test_a_handler_that_exits_ends_its_job_and_no_other(error: BaseException, way: str) -> None:
+    def exits(job: QueuedCall, call: Any) -> Any:
+        if job.body["n"] == 0:
+            raise error
+        return answer_of(7)
+
+    async def exits_on_the_loop(job: QueuedCall, call: Any) -> Any:
+        return exits(job, call)
+
+    def decorated(job: QueuedCall, call: Any) -> Any:
+        return exits_on_the_loop(job, call)
+
+    handler = {"plain": exits, "async": exits_on_the_loop, "decorated": decorated}[way]
+    with LlmQueue(gate()) as queue, queue.worker(handler):
+        jobs = [queue.submit({**BODY, "n": number}) for number in range(2)]
+        ended = [queue.result(job.id, timeout=30) for job in jobs]
+        assert [job.state for job in ended] == ["failed", "done"]
+        assert type(error).__name__ in ended[0].error
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), "5", True])
+def test_a_timeout_that_is_none_is_refused(timeout: Any) -> None:
+    with LlmQueue(gate()) as queue, pytest.raises(ArgumentError, match="a timeout is a number of seconds or None"):
+        queue.result(queue.submit(BODY).id, timeout=timeout)
+
+
 def test_a_queue_for_threads_has_the_names_of_that_for_asyncio() -> None:
     def names(kind: type) -> set[str]:
         return {name for name in vars(kind) if not name.startswith("_")}

@@ -411,6 +411,15 @@ ITERATIONS: dict[str, Any] = {
 WITH_ITERATIONS = Usage(23_000 + 1_000 + 180_500 + 70, 1_000 + 3_500 + 30, cache_read=1_000, cache_write=500)
 
 
+def test_parts_that_events_tell_otherwise_are_never_more_than_the_whole() -> None:
+    usage = StreamUsage()
+    written = {"input_tokens": 10, "cache_creation_input_tokens": 1000, "output_tokens": 1}
+    read_ = {"input_tokens": 10, "cache_read_input_tokens": 1000, "cache_creation_input_tokens": 0, "output_tokens": 5}
+    usage.read({"type": "message_start", "message": {"usage": written}})
+    usage.read({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": read_})
+    assert usage.usage == Usage(2000, 5, cache_read=1000, cache_write=1000)
+
+
 def test_what_a_provider_makes_beside_a_message_counts() -> None:
     assert usage_of(ITERATIONS) == WITH_ITERATIONS
     assert read_usage(BetaMessage.construct(**{**MESSAGE, "usage": ITERATIONS})) == WITH_ITERATIONS

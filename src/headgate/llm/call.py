@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from headgate import heartbeat
 from headgate.collector import call_outside
-from headgate.drive import answered
+from headgate.drive import answered, answered_in_any_case
 from headgate.errors import ArgumentError, RateLimited, StoreError
 from headgate.holding import Extension
 from headgate.llm.call_base import CallBase, log
@@ -17,7 +17,7 @@ from headgate.llm.call_failures import mode_of
 from headgate.llm.entry import SettleMode
 from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
-from headgate.llm.usage import Usage, impossible
+from headgate.llm.usage import NO_PARTS, Usage, check_parts
 from headgate.reservation import AsyncReservation
 
 T = TypeVar("T")
@@ -41,15 +41,15 @@ class Call(CallBase):
         self._settle(*self._read_answer(answer))
 
     def settle_usage(self, usage: Usage) -> None:
-        """Settle with what was used. Raises ArgumentError for less than nothing."""
-        if usage[0] < 0 or usage[1] < 0:
-            raise impossible(usage)
+        """Settle with what was used. Raises ArgumentError for less than nothing, and for parts above the whole."""
+        if usage[0] < 0 or usage[1] < 0 or usage[2:] != NO_PARTS:
+            check_parts(usage)
         self._settle("exact", usage)
 
     def settle_at_least(self, usage: Usage) -> None:
         """Settle with at least so much: what is held is not given back. Raises as `settle_usage`."""
-        if usage[0] < 0 or usage[1] < 0:
-            raise impossible(usage)
+        if usage[0] < 0 or usage[1] < 0 or usage[2:] != NO_PARTS:
+            check_parts(usage)
         self._settle("at least", usage)
 
     def settle_stream(self, usage: StreamUsage) -> None:
@@ -84,7 +84,7 @@ class Call(CallBase):
 
         Where nothing more can be held and the rule says so, the stream ends: `was_cut` tells.
         """
-        reading = self.reading()
+        reading = self._streamed = self.reading()
         try:
             for told in stream:
                 reading.read(told)
@@ -93,6 +93,10 @@ class Call(CallBase):
                     if not self.hold_more(reading):
                         close(stream)
                         return
+        except BaseException as error:
+            if not reading.has_begun and (mode := mode_of(error)) != "unknown":  # the call was made by the stream
+                self._settle(mode, None)
+            raise
         finally:
             self.settle_stream(reading.usage)
 
@@ -106,7 +110,7 @@ class Call(CallBase):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if self.in_flight:
             heartbeat.stop(self)
-        self._settle("unknown" if error is None else mode_of(error), None)
+        self._settle(*self._at_exit(error))
 
     def _settle(self, mode: SettleMode, usage: Usage | None) -> None:
         if self.settled or not self._is_held:
@@ -148,14 +152,14 @@ class AsyncCall(CallBase):
 
     async def settle_usage(self, usage: Usage) -> None:
         """See `Call.settle_usage`."""
-        if usage[0] < 0 or usage[1] < 0:
-            raise impossible(usage)
+        if usage[0] < 0 or usage[1] < 0 or usage[2:] != NO_PARTS:
+            check_parts(usage)
         await self._settle("exact", usage)
 
     async def settle_at_least(self, usage: Usage) -> None:
         """See `Call.settle_at_least`."""
-        if usage[0] < 0 or usage[1] < 0:
-            raise impossible(usage)
+        if usage[0] < 0 or usage[1] < 0 or usage[2:] != NO_PARTS:
+            check_parts(usage)
         await self._settle("at least", usage)
 
     async def settle_stream(self, usage: StreamUsage) -> None:
@@ -187,7 +191,7 @@ class AsyncCall(CallBase):
 
     async def stream(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
         """See `Call.stream`."""
-        reading = self.reading()
+        reading = self._streamed = self.reading()
         try:
             async for told in stream:
                 reading.read(told)
@@ -196,6 +200,10 @@ class AsyncCall(CallBase):
                     if not await self.hold_more(reading):
                         await close_async(stream)
                         return
+        except BaseException as error:
+            if not reading.has_begun and (mode := mode_of(error)) != "unknown":  # the call was made by the stream
+                await self._settle(mode, None)
+            raise
         finally:
             await self.settle_stream(reading.usage)
 
@@ -209,12 +217,17 @@ class AsyncCall(CallBase):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if self.in_flight:
             heartbeat.stop_async(self)
-        await self._settle("unknown" if error is None else mode_of(error), None)
+        await self._settle(*self._at_exit(error))
 
     async def _settle(self, mode: SettleMode, usage: Usage | None) -> None:
         if self.settled or not self._is_held:
             return
         self.settled = True
+        settling = self._settle_now(mode, usage)
+        waits = isinstance(self._reservation, AsyncReservation)
+        await (answered_in_any_case(settling) if waits else settling)
+
+    async def _settle_now(self, mode: SettleMode, usage: Usage | None) -> None:
         amounts, entry = self._settlement(mode, usage)
         try:
             try:
@@ -234,8 +247,7 @@ class AsyncCall(CallBase):
             outcome = self._keyed.settle(self._reservation, amounts)
         else:
             held, groups = self._reservation, self._known.plan.of_groups(amounts)
-            in_any_case = isinstance(held, AsyncReservation)
-            outcome = (await held.commit_in_any_case(groups) if in_any_case else held.commit(groups)).outcome
+            outcome = (await answered(held.commit(groups))).outcome
         return outcome
 
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from headgate.decision import Decision
 from headgate.errors import ArgumentError
 from headgate.holding import Extension
-from headgate.llm.call_costs import Counted, used_units
+from headgate.llm.call_costs import Counted, passes_uncounted, used_units
+from headgate.llm.call_failures import mode_of
 from headgate.llm.call_size import CallSize
 from headgate.llm.entry import Books, Caller, Entry, SettleMode
 from headgate.llm.gate_parts import GateParts
@@ -47,7 +48,7 @@ class CallBase:
     """A call that was asked for; true where it is held. Settling it a second time changes nothing."""
 
     __slots__ = ("_is_held", "_keyed", "_known", "_made", "_parts", "_price", "_reservation", "_size",
-                 "_told", "_units", "admitted_us", "settled", "warnings", "was_cut")  # fmt: skip
+                 "_streamed", "_told", "_units", "admitted_us", "settled", "warnings", "was_cut")  # fmt: skip
 
     def __init__(self, parts: GateParts, asked: Asked, reservation: Any, keyed: Any = None) -> None:
         """`keyed` is what made the reservation and settles it natively, None where it settles itself."""
@@ -57,6 +58,7 @@ class CallBase:
         self._keyed = keyed
         self._is_held = held = bool(reservation)
         self._told = NOTHING_TOLD
+        self._streamed: StreamReading | None = None
         self.settled = False
         self.was_cut = False
         """Whether its stream was ended since nothing more could be held."""
@@ -222,6 +224,13 @@ class CallBase:
             estimate=self._estimate,
         )
 
+    def _at_exit(self, error: BaseException | None) -> tuple[SettleMode, Usage | None]:
+        """How the end of its block settles it: by what was read of its stream, if any, which may be closed later."""
+        reading = self._streamed
+        if reading is not None and reading.has_begun and not self.settled:
+            return self._read_stream(reading.usage)
+        return "unknown" if error is None else mode_of(error), None
+
     def _uncountable(self, error: ArgumentError) -> tuple[Counted, Entry | None]:
         """What counts of it where its usage is more than its limits can count, which no call's is: what is held."""
         log.error("the usage of a call of %r cannot be counted, so it stays as held: %s", self.model, error)
@@ -244,7 +253,7 @@ class CallBase:
         if extension.outcome == "extended":
             self._made, self._units = plan.with_more(self._made, self._units, added)
             self._note_extension(extension)
-        elif plan.at_end == "cut":
+        elif plan.at_end == "cut" and not passes_uncounted(self.decision, extension, self._parts.on_store_error):
             self.was_cut = reading.refused_more()
             return not self.was_cut
         reading.held_more(self._parts.settings.slice)

@@ -9,6 +9,7 @@ from typing import Any
 from headgate.amounts import REQUESTS
 from headgate.decision import Decision
 from headgate.errors import ArgumentError
+from headgate.holding import Extension
 from headgate.llm.price import Price
 from headgate.llm.usage import Usage
 from headgate.policy.compiled import Rule
@@ -146,6 +147,18 @@ def used_units(usage: Usage, cost: int) -> tuple[int, ...]:
     both = sent + made
     amounts = (1, both, sent, made, sent - usage[2], cost)
     return amounts if cost <= LARGEST and both <= LARGEST else _bounded(amounts)
+
+
+def passes_uncounted(decision: Decision, extension: Extension, on_store_error: str) -> bool:
+    """Whether a stream goes on though no more is held for it, since the store does not answer: not if a limit is closed
+    then. `on_store_error` is the choice for limits that have none of their own.
+
+    What was decided open holds nothing that could be extended.
+    """
+    if decision.degraded == "open":
+        return True
+    choices = [each.on_store_error or on_store_error for each in decision.definitions if not each.shadow]
+    return extension.degraded == "closed" and "closed" not in choices
 
 
 def _picking(places: Sequence[int]) -> Picked:

@@ -63,7 +63,8 @@ class _LlmGate:
         self._own_learned = learned_for(self._gate.store, namespace=compiled.namespace) if learned is None else None
         known = learned or self._own_learned or NothingLearned()
         told = ToldOnce(self._gate.store, namespace=compiled.namespace, clock=clock)
-        self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, known, books, told)
+        choice: Choice = getattr(self._gate.store, "on_error", "local")
+        self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, known, books, told, choice)
         self._now_us = now_us if clock is None else clock.now_us
         self._forget_known()
         self._gate.reloaded.append(self._forget_known)

@@ -19,6 +19,7 @@ from headgate.llm.usage import Usage
 from headgate.llm.webhook import Webhook
 from headgate.money import read_money
 from headgate.policy.llm_settings import LlmSettings
+from headgate.stores.guard.fallback import Choice
 
 log = logging.getLogger("headgate")
 
@@ -37,8 +38,12 @@ class GateParts:
         learned: Learned,
         books: Books | None,
         told: ToldOnce,
+        on_store_error: Choice,
     ) -> None:
         self.clock = clock
+        self.on_store_error = on_store_error
+        """The store's choice, for limits that have none of their own."""
+
         self._told = told
         self.learned = learned
         self.books = books

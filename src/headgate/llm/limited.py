@@ -197,7 +197,7 @@ class HeldStream:
 
 
 class AsyncHeldStream:
-    """`HeldStream` for asyncio. One that is dropped without being closed leaves its call as held."""
+    """`HeldStream` for asyncio."""
 
     def __init__(self, call: AsyncCall, stream: Any) -> None:
         self._call = call

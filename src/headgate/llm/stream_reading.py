@@ -21,7 +21,7 @@ class StreamReading:
     further slice before more is passed on.
     """
 
-    __slots__ = ("_events", "_left", "_made", "_margin", "_model", "_text", "usage")
+    __slots__ = ("_events", "_left", "_made", "_margin", "_model", "_text", "has_begun", "usage")
 
     def __init__(self, model: str, held_output: int | None, slice_tokens: int) -> None:
         self._model = model
@@ -31,6 +31,8 @@ class StreamReading:
         self._text = ""
         self._events: EventReader | None = None
         self.usage = StreamUsage()
+        self.has_begun = False
+        """Whether an object of the stream was read."""
 
     @property
     def is_counted(self) -> bool:
@@ -58,6 +60,7 @@ class StreamReading:
 
     def read(self, told: Any) -> None:
         """Read an object of a stream, as clients' packages give them."""
+        self.has_begun = True
         self.usage.read(told)
         self._count()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from headgate.llm.events import EventReader, ServerSentEvent
 from headgate.llm.terms import terms_told
-from headgate.llm.usage import Usage, field_of, made_beside, usage_of
+from headgate.llm.usage import Usage, field_of, largest, made_beside, usage_of
 from headgate.llm.web_searches import with_shown
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
@@ -263,7 +263,7 @@ class StreamUsage:
     def _grow(self, usage: Usage | None, *, is_final: bool = False) -> None:
         if usage is None:
             return
-        self.usage = usage if self.usage is None else Usage(*map(max, self.usage, usage))
+        self.usage = usage if self.usage is None else largest(self.usage, usage)
         self.is_final = self.is_final or is_final
 
     def _made(self, told: Any, names: tuple[str, ...]) -> None:

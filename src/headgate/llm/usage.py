@@ -79,14 +79,39 @@ def made_beside(told: Any) -> tuple[tuple[str, Usage], ...]:
         return ()
 
 
+def largest(one: Usage, other: Usage) -> Usage:
+    """Of each number of two usages the larger, and wholes that are no smaller than their parts together."""
+    sent, made, read, written, hour, thought, searches, heard, spoken, drawn = map(max, one, other)
+    sent, made = max(sent, read + written + heard), max(made, thought + spoken + drawn)
+    return Usage(sent, made, read, written, hour, thought, searches, heard, spoken, drawn)
+
+
 def credible(usage: Usage | None, sent: int) -> Usage | None:
     """A usage; None for one of no tokens where some were sent: what is unknown is not zero."""
     return None if usage is not None and sent and not (usage.input or usage.output) else usage
 
 
-def impossible(usage: Usage) -> ArgumentError:
-    """The error of a usage that a program tells and no call can have."""
-    return ArgumentError(f"a call uses at least 0 tokens, not {usage.input} of input and {usage.output} of output")
+NO_PARTS = (0,) * (len(Usage._fields) - 2)
+"""What follows input and output in a usage without parts."""
+
+
+def check_parts(usage: Usage) -> None:
+    """Raise ArgumentError for a usage that a program tells and no call can have, of whose parts some are more than the
+    whole: an input without what the cache read, as Anthropic's `input_tokens` are.
+    """
+    sent, made, read, written, hour, thought, _, heard, spoken, drawn = usage
+    if sent < 0 or made < 0:
+        raise ArgumentError(f"a call uses at least 0 tokens, not {sent} of input and {made} of output")
+    for name, value in zip(Usage._fields, usage, strict=True):
+        if value < 0:
+            raise ArgumentError(f"{name} of a usage is at least 0, not {value}")
+    for whole, parts, name in (
+        (sent, read + written + heard, "input, which counts cache_read, cache_write and audio_input"),
+        (made, thought + spoken + drawn, "output, which counts reasoning, audio_output and image_output"),
+        (written, hour, "cache_write, which counts cache_write_hour"),
+    ):
+        if parts > whole:
+            raise ArgumentError(f"{name}, is at least their sum, {parts}, not {whole}")
 
 
 def tells_input(usage: Usage, sent: int) -> bool:

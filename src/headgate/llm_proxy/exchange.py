@@ -27,7 +27,7 @@ from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.passed_headers import headers_to_answer
 from headgate.llm_proxy.provider_answer import ProviderAnswer
 from headgate.llm_proxy.provider_pool import REFUSALS, ProviderState, Taken
-from headgate.llm_proxy.provider_refusals import refusal_of
+from headgate.llm_proxy.provider_refusals import REDIRECTS, refusal_of
 from headgate.llm_proxy.proxy_parts import ProxyParts
 from headgate.llm_proxy.stream_relay import StreamRelay
 from headgate.llm_proxy.upstream import Lost, NotReached
@@ -152,7 +152,7 @@ class Exchange:
                 await call.settle_unknown()
                 return await self._lost(state, error)
             with response:
-                if response.status < 400:
+                if response.status < REDIRECTS:
                     self._drop_body()
                     loop = asyncio.get_running_loop()
                     # As soon as what has come is passed on:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headgate.llm.dialects import Answer, Dialect, Problem, problem_answer
 from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.passed_headers import headers_to_answer
-from headgate.llm_proxy.provider_refusals import KEY_REFUSED, key_refused
+from headgate.llm_proxy.provider_refusals import REFUSES, headers_of_refusal, owners_problem
 from headgate.llm_proxy.proxy_parts import ProxyParts
 from headgate.llm_proxy.upstream import Lost, NotReached
 
@@ -30,10 +30,11 @@ async def pass_on(
             response = await parts.upstream.send(state.settings, dialect, query, headers, body)
             with response:
                 parts.pool.note(state, model, response.status, response.headers)
-                if response.status == KEY_REFUSED:
-                    refused = key_refused(state.settings.name, dialect.family)
+                if (told := owners_problem(state.settings.name, response.status, dialect.family)) is not None:
+                    refused = told
                     continue
-                answer = headers_to_answer(response.headers, [])
+                is_refused = response.status >= REFUSES
+                answer = headers_of_refusal(response) if is_refused else headers_to_answer(response.headers, [])
                 await client.whole(response.status, answer, await response.read_whole(_MOST_BYTES))
         except NotReached:
             parts.pool.note_unreachable(state)

@@ -22,6 +22,8 @@ _BUFFER_BYTES = 64 * 1024
 """So much of a body is read ahead; more waits at the provider until the client has taken it."""
 
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+_GZIP = b"\x1f"
+"""What a part of a compressed body begins with that follows another one (RFC 1952, 2.2)."""
 
 
 class BrokenAnswer(ConnectionError):
@@ -50,9 +52,9 @@ class ProviderAnswer:
     `status` and `headers` (names in lower case) are there after `head`.
     """
 
-    __slots__ = ("_error", "_fed", "_has_head", "_head_bytes", "_held", "_inflate", "_is_closed", "_is_framed",
-                 "_is_interim", "_is_paused", "_is_whole", "_link", "_loop", "_may_stay", "_parser", "_parts",
-                 "_waiter", "headers", "status")  # fmt: skip
+    __slots__ = ("_error", "_fed", "_has_head", "_head_bytes", "_held", "_inflate", "_is_closed", "_is_compressed",
+                 "_is_framed", "_is_interim", "_is_paused", "_is_whole", "_link", "_loop", "_may_stay", "_parser",
+                 "_parts", "_waiter", "headers", "status")  # fmt: skip
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
@@ -67,6 +69,7 @@ class ProviderAnswer:
         self._is_framed = False
         """Whether the head tells where the body ends; if not, it ends with the connection."""
 
+        self._is_compressed = False
         self._is_interim = False
         """Whether what is read is an answer of 1xx, before the one that counts."""
 
@@ -223,17 +226,27 @@ class ProviderAnswer:
             elif name == "content-encoding" and value.lower() != "identity":
                 if value.lower() not in ("gzip", "x-gzip", "deflate"):
                     raise BrokenAnswer("an answer comes without compression")
-                self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
+                self._is_compressed = True
         self._has_head = True
 
     def on_body(self, body: bytes) -> None:
         if self._is_whole:
             return
-        if self._inflate is not None:
-            body = self._inflate.decompress(body)
+        if self._is_compressed:
+            body = self._inflated(body)
         if body:
             self._parts.append(body)
             self._held += len(body)
+
+    def _inflated(self, body: bytes) -> bytes:
+        """What a part of a compressed body says. What comes behind its end and is none is passed over."""
+        inflate = self._inflate or zlib.decompressobj(_GZIP_OR_ZLIB)
+        made = inflate.decompress(body)
+        while inflate.eof and (more := inflate.unused_data).startswith(_GZIP):
+            inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
+            made += inflate.decompress(more)
+        self._inflate = inflate
+        return made
 
     def on_message_complete(self) -> None:
         if self._is_interim:
@@ -244,6 +257,7 @@ class ProviderAnswer:
             self._finish()
 
     def _finish(self) -> None:
+        if self._inflate is not None and not self._inflate.eof:
+            self.fail(BrokenAnswer("a compressed body has not come whole"))
+            return
         self._is_whole = True
-        if self._inflate is not None and (rest := self._inflate.flush()):
-            self._parts.append(rest)

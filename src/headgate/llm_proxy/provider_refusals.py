@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import logging
+from email.utils import mktime_tz, parsedate_tz
 
 from headgate.clock import SYSTEM_CLOCK
 from headgate.http.client.limit_fields import told
 from headgate.llm.dialects import Answer, Family, Problem, problem_answer
 from headgate.llm.dialects.answers import NO_RETRY, SHORT_WAIT_US
-from headgate.llm_proxy.passed_headers import headers_to_answer
+from headgate.llm_proxy.passed_headers import Pairs, headers_to_answer
 from headgate.llm_proxy.provider_answer import ProviderAnswer
 
 log = logging.getLogger("headgate")
 
-KEY_REFUSED = 401
+REDIRECTS, REFUSES = 300, 400
+"""From these statuses on an answer is a redirect, or a refusal."""
+
+_KEY_REFUSED = 401
 _MOST_BYTES = 1024 * 1024
+_US, _MS = 1_000_000, 1_000
 
 
 async def refusal_of(provider: str, response: ProviderAnswer, family: Family) -> Answer:
-    """What a provider refused with, to be passed on.
-
-    Where it asks for a long wait, packages are told not to try again by themselves: some sleep for as long as it says.
-    """
-    if response.status == KEY_REFUSED:
-        return key_refused(provider, family)
-    headers = headers_to_answer(response.headers, [])
-    said = told(response.headers, now_us=SYSTEM_CLOCK.now_us())
-    if said is not None and (said.refused_for_us or 0) > SHORT_WAIT_US:
-        headers = [NO_RETRY, *(pair for pair in headers if pair[0] != NO_RETRY[0])]
+    """What a provider refused with, to be passed on."""
+    if (answer := owners_problem(provider, response.status, family)) is not None:
+        return answer
+    headers = headers_of_refusal(response)
     try:
         body = await response.read_whole(_MOST_BYTES)
     except OSError:
@@ -36,7 +35,49 @@ async def refusal_of(provider: str, response: ProviderAnswer, family: Family) ->
     return Answer(response.status, headers, body)
 
 
-def key_refused(provider: str, family: Family) -> Answer:
-    """What is told where a provider does not take the proxy's key: a client's own is good, so it is logged instead."""
-    log.error("the provider %s refuses the key that the proxy has for it", provider)
-    return problem_answer(family, Problem.PROVIDER_KEY, "The provider does not take the key that the proxy has for it.")
+def headers_of_refusal(response: ProviderAnswer) -> list[tuple[str, str]]:
+    """The headers of an answer that refuses, to be passed on.
+
+    Where it asks for a long wait, packages are told not to try again by themselves: some sleep for as long as it says.
+    """
+    headers, now_us = headers_to_answer(response.headers, []), SYSTEM_CLOCK.now_us()
+    said = told(response.headers, now_us=now_us)
+    if (said is not None and (said.refused_for_us or 0) > SHORT_WAIT_US) or _may_sleep(response.headers, now_us):
+        return [NO_RETRY, *(pair for pair in headers if pair[0] != NO_RETRY[0])]
+    return headers
+
+
+def owners_problem(provider: str, status: int, family: Family) -> Answer | None:
+    """What is told where a provider does not take the proxy's key, or redirects it; None for any other status.
+
+    A client's own key is good, so what the provider says is logged instead. A client that followed a redirect would ask
+    the provider without the proxy.
+    """
+    if status == _KEY_REFUSED:
+        log.error("the provider %s refuses the key that the proxy has for it", provider)
+        message = "The provider does not take the key that the proxy has for it."
+        return problem_answer(family, Problem.PROVIDER_KEY, message)
+    if REDIRECTS <= status < REFUSES:
+        log.error("the provider %s redirects, with the status %d: its base_url may be another one", provider, status)
+        message = f"The provider redirects, with the status {status}, and the proxy does not follow."
+        return problem_answer(family, Problem.PROVIDER_MOVED, message)
+    return None
+
+
+def _may_sleep(headers: Pairs, now_us: int) -> bool:
+    """Whether a package may read a long wait in what is no Retry-After: `1e6`, `inf`, or a date in other words."""
+    for name, value in headers:
+        try:
+            if name == "retry-after-ms" and float(value) * _MS > SHORT_WAIT_US:
+                return True
+            if name == "retry-after" and _seconds(value, now_us) * _US > SHORT_WAIT_US:
+                return True
+        except (ValueError, OverflowError):
+            continue
+    return False
+
+
+def _seconds(value: str, now_us: int) -> float:
+    """As Python reads a number of seconds, or a date. Raises ValueError, OverflowError."""
+    date = parsedate_tz(value)
+    return float(value) if date is None else mktime_tz(date) - now_us / _US

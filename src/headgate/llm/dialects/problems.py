@@ -35,6 +35,7 @@ class Problem(Enum):
     PROVIDER_BUSY = _Words(429, "requests", "rate_limit_exceeded", "rate_limit_error", retries=True)
     PROVIDER_UNREACHABLE = _Words(502, "server_error", "provider_unreachable", "api_error", retries=True)
     PROVIDER_KEY = _Words(502, "server_error", "provider_key_refused", "api_error")
+    PROVIDER_MOVED = _Words(502, "server_error", "provider_moved", "api_error")
     PROVIDER_TIMEOUT = _Words(504, "server_error", "provider_timeout", "timeout_error", retries=True)
     STORE = _Words(503, "server_error", "limits_unavailable", "api_error", retries=True)
     FAILURE = _Words(500, "server_error", None, "api_error", retries=True)

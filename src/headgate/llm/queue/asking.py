@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from headgate.decision import Decision, NamedLimit
+from headgate.llm.call import AsyncCall
 from headgate.llm.entry import Caller
 from headgate.llm.inputs import InputCount
 from headgate.llm.model_table import own_name
@@ -43,6 +44,13 @@ class HeldCall(Protocol):
         ...
 
     async def __aexit__(self, *_: Any) -> Any: ...
+
+
+async def has_lapsed(call: HeldCall) -> bool:
+    """Whether a call was held before for a job, and its place in flight is free since: its lease is over."""
+    if not isinstance(call, AsyncCall) or not (call and call.repeated and call.in_flight):
+        return False
+    return (await call.extend()).outcome == "lapsed"
 
 
 class AskedGate(Protocol):

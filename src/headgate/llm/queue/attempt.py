@@ -86,11 +86,7 @@ class Attempt:
         taken, setting = self._taken, self._setting
         job = QueuedCall(taken.id, taken.caller, taken.model, taken.path, body_of(taken), taken.attempts + 1)
         try:
-            given = setting.handler(job, self._call)
-            if not isawaitable(given):
-                kind = type(given).__name__
-                raise TypeError(f"a handler begins with async def, or is one of an LlmQueue: it gave a {kind}")
-            self._handler = asyncio.ensure_future(given)
+            self._handler = asyncio.ensure_future(awaitable(setting.handler(job, self._call)))
             if self._why:
                 self._handler.cancel()
             answer = await self._handler
@@ -204,6 +200,14 @@ async def patiently(step: Callable[[], Awaitable[Any]]) -> Any:
                 raise
             log.warning("a job of the queue is ended later, its store does not answer: %s", error)
             await asyncio.sleep(PAUSE_S)
+
+
+def awaitable(given: Any) -> Awaitable[Any]:
+    """What a handler gives, to be awaited; raises TypeError for anything else."""
+    if not isawaitable(given):
+        kind = type(given).__name__
+        raise TypeError(f"a handler begins with async def, or is one of an LlmQueue: it gave a {kind}")
+    return given
 
 
 def body_of(taken: Taken) -> dict[str, Any]:

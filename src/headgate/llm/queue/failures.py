@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 
 from headgate.clock import SYSTEM_CLOCK
+from headgate.llm.call_failures import telling
 
 _BUSY = frozenset({429, 503, 529})
 _AGAIN = frozenset({408, 409, 425})
@@ -52,8 +53,10 @@ class Failure(NamedTuple):
 
 def failure_of(error: BaseException) -> Failure:
     """What an error means."""
-    message = _in_words(error)
-    status = _status_of(error)
+    message, told = _in_words(error), telling(error)
+    if told is None:
+        return Failure(message, True, False, "unknown")
+    error, status = told, _status_of(told)
     if status:
         busy, again = status in _BUSY, _should_retry_of(error)
         if again is None:

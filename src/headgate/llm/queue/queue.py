@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock, check_clock
-from headgate.errors import ArgumentError, ConfigError, StoreError
+from headgate.errors import ArgumentError, ConfigError, StoreError, brief_number
 from headgate.llm.entry import Caller
 from headgate.llm.inputs import count_input
 from headgate.llm.queue.asking import ScopeOf
@@ -30,6 +30,7 @@ _LEAST_S = 0.02
 """A place whose clock is behind is not asked more often than so."""
 
 _MOST_TOKENS = 1 << 32
+_FOREVER_S = 1e9
 
 
 class AsyncLlmQueue:
@@ -92,6 +93,7 @@ class AsyncLlmQueue:
 
     async def result(self, id: str, timeout: float | None = None) -> Job:
         """The job when it has ended, however it did; raises TimeoutError after so many seconds, and UnknownJob."""
+        timeout = _timeout_s(timeout)
         with self.backlog.news.of_job(id) as event:
             async with asyncio.timeout(timeout):
                 job = await self.backlog.get(id)
@@ -166,10 +168,12 @@ class AsyncLlmQueue:
     def _deadline_us(deadline: float | None) -> int:
         if deadline is None:
             return 0
-        if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not math.isfinite(deadline):
+        is_number = isinstance(deadline, int | float) and not isinstance(deadline, bool)
+        if not is_number or (isinstance(deadline, float) and not math.isfinite(deadline)):
             raise ArgumentError(f"deadline is a number of seconds from now, not {str(deadline)[:40]!r}")
         if not 0 < deadline <= LONGEST_DEADLINE_S:
-            raise ArgumentError(f"deadline is above 0 and at most {LONGEST_DEADLINE_S:,} seconds, not {deadline!r}")
+            told = brief_number(deadline) if isinstance(deadline, int) else repr(deadline)
+            raise ArgumentError(f"deadline is above 0 and at most {LONGEST_DEADLINE_S:,} seconds, not {told}")
         return max(1, round(deadline * US_PER_SECOND))
 
     def _until_deadline_s(self, job: Job) -> float | None:
@@ -177,6 +181,15 @@ class AsyncLlmQueue:
         if not job.deadline_us or job.state != "waiting":
             return None
         return max(_LEAST_S, (job.deadline_us - self.clock.now_us()) / US_PER_SECOND)
+
+
+def _timeout_s(timeout: float | None) -> float | None:
+    """A timeout as an event loop takes it; raises ArgumentError for what is no number."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout:
+        raise ArgumentError(f"a timeout is a number of seconds or None, not {str(timeout)[:40]!r}")
+    return min(max(timeout, 0.0), _FOREVER_S)
 
 
 def estimate(body: Mapping[str, Any]) -> int:

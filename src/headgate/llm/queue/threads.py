@@ -8,27 +8,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
 from headgate.clock import Clock
-from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError
 from headgate.forks import told_of_forks
 from headgate.llm.queue.asking import ScopeOf
-from headgate.llm.queue.attempt import Handler, QueuedCall
+from headgate.llm.queue.attempt import Handler
 from headgate.llm.queue.backlog import Bounds, Fairness
+from headgate.llm.queue.handlers import HandlerThreads, PlainHandler, not_exiting
 from headgate.llm.queue.job import CHAT_PATH, Job, Position
 from headgate.llm.queue.pace import Pace
 from headgate.llm.queue.queue import AsyncLlmQueue
 from headgate.llm.queue.worker import LlmWorker
 
 T = TypeVar("T")
-
-PlainHandler = Callable[[QueuedCall, Any], Any]
-"""Has a job done on a thread, and gives the answer."""
 
 
 class LlmQueue:
@@ -128,9 +124,10 @@ class LlmQueue:
         if self.gate is not None and not iscoroutinefunction(getattr(self.gate, "reserve", None)):
             raise ConfigError(f"a worker asks an AsyncLlmGate, on an event loop of the queue, not {self.gate!r:.80}")
         own = pace or Pace()
-        threads = None if iscoroutinefunction(handler) else _Threads(handler, own.most)
+        threads = None if iscoroutinefunction(handler) else HandlerThreads(handler, own.most)
+        asked = not_exiting(threads or handler)
         how: dict[str, Any] = {"retries": retries, "when_lost": when_lost, "scope_of": scope_of, "name": name}
-        return ThreadWorker(self, self._queue.worker(threads or handler, pace=own, **how), threads)
+        return ThreadWorker(self, self._queue.worker(asked, pace=own, **how), threads)
 
     def close(self) -> None:
         """Close connections, and end the event loop; jobs in a Redis stay."""
@@ -187,7 +184,7 @@ class LlmQueue:
 class ThreadWorker:
     """Serves a queue; made by `LlmQueue.worker`. For one `with` block, or one `run`."""
 
-    def __init__(self, queue: LlmQueue, worker: LlmWorker, threads: _Threads | None) -> None:
+    def __init__(self, queue: LlmQueue, worker: LlmWorker, threads: HandlerThreads | None) -> None:
         self._queue = queue
         self._worker = worker
         self._threads = threads
@@ -242,22 +239,6 @@ class ThreadWorker:
         await asyncio.wait([self._task])
         if not self._task.cancelled():
             self._task.result()
-
-
-class _Threads:
-    """A handler that has jobs done by a plain function, on threads."""
-
-    def __init__(self, handler: PlainHandler, most: int) -> None:
-        self._handler = handler
-        self._pool = ThreadPoolExecutor(most, thread_name_prefix="headgate-job")
-
-    async def __call__(self, job: QueuedCall, call: Any) -> Any:
-        given = await asyncio.get_running_loop().run_in_executor(self._pool, self._handler, job, call)
-        return await answered(given)  # an `async` function under a decorator gives its coroutine
-
-    def end(self) -> None:
-        """Take no more; threads end when what they do has ended."""
-        self._pool.shutdown(wait=False)
 
 
 async def _next(told: AsyncGenerator[Position, None]) -> Position | None:

@@ -16,7 +16,7 @@ from headgate.clock import US_PER_SECOND, Clock
 from headgate.errors import ArgumentError, ConfigError, ConflictingId, HeadgateError, StoreError
 from headgate.llm.dialects.paths import DIALECTS
 from headgate.llm.inputs import count_input
-from headgate.llm.queue.asking import AskedGate, HeldCall, ScopeOf, never_reason, scopes_by_rules
+from headgate.llm.queue.asking import AskedGate, HeldCall, ScopeOf, has_lapsed, never_reason, scopes_by_rules
 from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, give_back, settle
 from headgate.llm.queue.backlog import Backlog, Nothing, Taken
 from headgate.llm.queue.news import heard
@@ -160,6 +160,7 @@ class LlmWorker:
                 dialect=DIALECTS[taken.path].name,
                 id=f"{taken.id}.{taken.hold}",
             )
+            lapsed = taken.state == "running" and await has_lapsed(call)
         except StoreError as error:
             log.warning("a gate's store did not answer, and is asked again: %s", error)
             await self._park(taken, round(PAUSE_S * US_PER_SECOND))
@@ -172,7 +173,9 @@ class LlmWorker:
                 log.exception("a gate could not be asked for the job %s", taken.id)
             await self._backlog.finish(self.name, taken, "failed", error=str(error)[:500], tokens=0)
             return
-        if taken.state == "done" and not call:  # its hold is forgotten
+        if lapsed:  # what the worker that died held counts, but its place may be another's
+            await self._begin_anew(taken, body)
+        elif taken.state == "done" and not call:  # its hold is forgotten
             await self._backlog.release(self.name, taken)
         elif taken.state == "done":
             await settle(self._setting, taken, call, json.loads(taken.answer), self._scopes(taken, call))
@@ -192,7 +195,8 @@ class LlmWorker:
         return ""
 
     async def _begin_anew(self, taken: Taken, body: dict[str, Any]) -> None:
-        """Go on with a job that a worker which died held by another estimate, so that it is charged once.
+        """Go on with a job that a worker which died held by another estimate, or whose place in flight is free since,
+        so that it is charged once.
 
         The job gets a number for its next hold, then the former one is ended, then the next one is made. Who takes the
         job over from a worker that dies in between ends the former hold as well.

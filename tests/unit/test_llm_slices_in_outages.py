@@ -1,0 +1,92 @@
+"""Streams that hold slices while the store of their limits comes and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headgate import GuardedStore, MemoryStore, StoreTimeout
+from headgate.llm import LlmGate
+from headgate.testing import ManualClock
+
+SLICED = {"name": "out", "by": ["user"], "limits": "1000 output_tokens/hour bucket", "hold": "slices"}
+WORDS = 300
+
+
+class Remote(MemoryStore):
+    """A store that answers while it is `up`."""
+
+    blocking = True
+    failure = "as a whole"
+    up = True
+
+    def ping(self) -> None:
+        if not self.up:
+            raise StoreTimeout("no answer in time")
+
+    def bind(self, limits: Any, *, clock: Any = None) -> Any:
+        store, bound = self, super().bind(limits, clock=clock)
+
+        class Limits:
+            def __getattr__(self, name: str) -> Callable[..., Any]:
+                def ask(*arguments: Any, **named: Any) -> Any:
+                    store.ping()
+                    return getattr(bound, name)(*arguments, **named)
+
+                return getattr(bound, name) if name == "id_of" else ask
+
+        return Limits()
+
+
+@pytest.fixture
+def guarded() -> Iterator[GuardedStore]:
+    remote = Remote()
+    guarded = GuardedStore(remote)
+    yield guarded
+    remote.up = False
+    guarded.breaker.close()
+
+
+def gate_on(store: GuardedStore, choice: str, **how: str) -> LlmGate:
+    store.on_error = choice  # type: ignore[assignment]
+    policy = {"version": 1, "llm": {"slice": 20}, "rules": [{**SLICED, **how}]}
+    return LlmGate(policy, store=store, clock=ManualClock())
+
+
+def chunks(before: Callable[[int], None] = lambda number: None) -> Iterator[dict[str, Any]]:
+    for number in range(WORDS):
+        before(number)
+        yield {"choices": [{"index": 0, "delta": {"content": " word"}}]}
+
+
+@pytest.mark.parametrize(
+    ("of_store", "own", "goes_on"),
+    [
+        ("open", {}, True), ("local", {}, True), ("closed", {}, False), ("closed", {"on_store_error": "open"}, True),
+        ("open", {"on_store_error": "closed"}, False),
+    ],
+)  # fmt: skip
+def test_a_stream_whose_store_goes_away_is_cut_only_where_a_rule_is_closed_then(
+    guarded: GuardedStore, of_store: str, own: dict[str, str], goes_on: bool
+) -> None:
+    remote: Any = guarded.inner
+
+    def goes_away(number: int) -> None:
+        remote.up = number < 50
+
+    gate = gate_on(guarded, of_store, **own)
+    with gate.call("m", user="u", input_tokens=5, max_tokens=900) as call:
+        passed = len(list(call.stream(chunks(goes_away))))
+    assert (call.was_cut, passed == WORDS) == (not goes_on, goes_on)
+    remote.up = True
+    guarded.kept.send_in_thread()
+
+
+def test_a_stream_that_began_open_is_not_cut_for_a_slice_that_nothing_can_hold(guarded: GuardedStore) -> None:
+    remote: Any = guarded.inner
+    remote.up = False
+    with gate_on(guarded, "open").call("m", user="u", input_tokens=5, max_tokens=900) as call:
+        assert call.decision.degraded == "open" and len(list(call.stream(chunks()))) == WORDS
+    assert not call.was_cut

@@ -1,0 +1,134 @@
+"""Streams whose reader leaves early, or that never begin, are settled by what came of them, in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate.llm import AsyncLlmGate, LlmGate
+from headgate.testing import ManualClock
+
+RULE = {"name": "u", "by": ["user"], "limits": "60/hour bucket; 100000 tokens/hour bucket; 5 concurrent"}
+POLICY = {"version": 1, "llm": {"expected_output": 10}, "rules": [RULE]}
+CALL: dict[str, Any] = {"model": "m", "user": "ann", "input_tokens": 0, "max_tokens": 5000}
+WORDS = 400
+ANSWER = httpx.Response(429, request=httpx.Request("POST", "http://provider"))
+
+
+def chunks() -> Iterator[dict[str, Any]]:
+    while True:
+        yield {"choices": [{"index": 0, "delta": {"content": " word"}}]}
+
+
+async def chunks_async() -> AsyncIterator[dict[str, Any]]:
+    for chunk in chunks():
+        yield chunk
+
+
+async def used(gate: AsyncLlmGate) -> tuple[int, int]:
+    """Requests and tokens that count."""
+    call = await gate.reserve(**{**CALL, "max_tokens": 0})
+    requests, tokens, places = (reading.remaining for reading in call.decision.limits)
+    await call.cancel()
+    assert places == 4
+    return 60 - requests - 1, 100_000 - tokens
+
+
+@pytest.mark.parametrize("way", ["break", "raise", "cancel", "dropped"])
+def test_a_stream_that_is_left_counts_what_was_seen_of_it(way: str) -> None:
+    async def main() -> None:
+        async with AsyncLlmGate(POLICY, clock=ManualClock()) as gate:
+
+            @gate.limited(user="ann", body=lambda: CALL)
+            async def limited() -> Any:
+                return chunks_async()
+
+            async def read(stream: AsyncIterator[Any]) -> None:
+                seen = 0
+                async for _ in stream:
+                    seen += 1
+                    if seen == WORDS and way == "raise":
+                        raise ZeroDivisionError
+                    if seen == WORDS and way == "cancel":
+                        await asyncio.Event().wait()
+                    if seen == WORDS:
+                        break
+
+            async def leave() -> None:
+                if way == "dropped":
+                    await read(await limited())
+                    return
+                async with gate.call(**CALL) as call:
+                    await read(call.stream(chunks_async()))
+
+            leaving = asyncio.ensure_future(leave())
+            await asyncio.wait([leaving], timeout=0.2)
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+            await asyncio.sleep(0)
+            assert (await used(gate))[1] >= WORDS
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_something_still_refers_to_counts_what_was_seen_of_it() -> None:
+    with LlmGate(POLICY, clock=ManualClock()) as gate:
+        with gate.call(**CALL) as call:
+            stream = call.stream(chunks())
+            for _ in range(WORDS):
+                next(stream)
+        left = gate.reserve(**{**CALL, "max_tokens": 0}).decision.limits[1].remaining
+        assert 100_000 - left >= WORDS
+        del stream
+
+
+@pytest.mark.parametrize(
+    ("error", "counts"),
+    [
+        (httpx.HTTPStatusError("busy", request=ANSWER.request, response=ANSWER), (1, 0)),
+        (httpx.ConnectError("nobody there"), (0, 0)),
+        (httpx.ReadTimeout("no answer"), (1, 10)),
+    ],
+)
+@pytest.mark.parametrize("is_limited", [True, False])
+def test_a_call_that_its_stream_makes_in_vain_is_settled_by_what_happened(
+    error: Exception, counts: tuple[int, int], is_limited: bool
+) -> None:
+    def fails() -> Iterator[Any]:
+        raise error
+        yield
+
+    async def fails_async() -> AsyncIterator[Any]:
+        raise error
+        yield
+
+    async def ask_async(gate: AsyncLlmGate) -> None:
+        if is_limited:
+            [chunk async for chunk in gate.limited(user="ann", body=lambda: CALL)(fails_async)()]
+            return
+        async with gate.call(**CALL) as call:
+            [chunk async for chunk in call.stream(fails_async())]
+
+    def ask(gate: LlmGate) -> None:
+        if is_limited:
+            list(gate.limited(user="ann", body=lambda: CALL)(fails)())
+            return
+        with gate.call(**CALL) as call:
+            list(call.stream(fails()))
+
+    async def main() -> None:
+        async with AsyncLlmGate(POLICY, clock=ManualClock()) as gate:
+            with pytest.raises(type(error)):
+                await ask_async(gate)
+            assert await used(gate) == counts
+
+    asyncio.run(main())
+    with LlmGate(POLICY, clock=ManualClock()) as plain:
+        with pytest.raises(type(error)):
+            ask(plain)
+        requests, tokens, _ = plain.reserve(**{**CALL, "max_tokens": 0}).decision.limits
+        assert (60 - requests.remaining - 1, 100_000 - tokens.remaining) == counts
