@@ -61,10 +61,7 @@ def _parse(text: str) -> tuple[Limit, ...]:
         if len(limits) == MOST_LIMITS:
             reader.fail(f"one text holds at most {MOST_LIMITS} limits")
         limits.append(reader.limit())
-    shapes = [shape for _, shape in _shapes(of_rates=True)]
-    words = [*dict.fromkeys(shape.word for shape in shapes), _ZONE_WORD]
-    endings = [shape.ending for shape in shapes if shape.ending]
-    reader.expect_end(f'";" and another limit, or one of {", ".join(words)}', [*words, *endings])
+    reader.expect_end(f'";" and another limit{reader.or_a_word()}', reader.words)
     return tuple(limits)
 
 
@@ -79,7 +76,17 @@ def _shapes(*, of_rates: bool) -> list[tuple[type[Limit], Shape]]:
 
 
 class _LimitReader(TextReader):
+    words: tuple[str, ...] = ()
+    """What may come next of the limit that was read last, which has its numbers already."""
+
+    def or_a_word(self) -> str:
+        """Those words, as an alternative in a message."""
+        if len(self.words) == 1:
+            return f', or "{self.words[0]}"'
+        return f", or one of {', '.join(self.words)}" if self.words else ""
+
     def limit(self) -> Limit:
+        self.words = ()
         start = self.token
         count, of = self._counted()
         for kind, shape in _shapes(of_rates=False):
@@ -108,15 +115,18 @@ class _LimitReader(TextReader):
         ]
         if begun:
             self.fail(f'"{self.token.text}" comes after {" or ".join(begun)}, such as "10/minute burst 30 stepwise"')
+        self.words = (*dict.fromkeys(shape.word for _, shape in _shapes(of_rates=True)), _ZONE_WORD)
         exact = isinstance(count, str) or is_exact(count, of)
         return self._build(start, SlidingLog if exact else SlidingWindow, of, limit=count, period_us=period_us)
 
     def _ended(self, kind: type[Limit], begun: Shape) -> type[Limit]:
         """The kind of limit whose shape begins alike and ends with the word that comes next; else this one."""
-        for other, shape in _shapes(of_rates=True):
-            if shape.ending and shape.word == begun.word and self.take_word(shape.ending):
-                return other
-        return kind
+        endings = {
+            shape.ending: other for other, shape in _shapes(of_rates=True) if shape.ending and shape.word == begun.word
+        }
+        ending = next(filter(self.take_word, endings), "")
+        self.words = () if ending else tuple(endings)
+        return endings.get(ending, kind)
 
     def _counted(self) -> tuple[int | str, str]:
         """How much of what: a number and a unit, requests where none is named."""

@@ -80,6 +80,8 @@ class TextReader:
         """Read a period, in microseconds."""
         number = self.count("") if self.token.kind == "count" else 1
         unit = self.token
+        if unit.text == ".":
+            self.fail('the number of a period is whole: half a second is "500 ms"')
         name = _UNITS.get(unit.text.lower()) if unit.kind == "word" else None
         if name is None and unit.text.lower() in _CALENDAR_UNITS:
             self.fail(f"a {_CALENDAR_UNITS[unit.text.lower()]} has no length of its own: units are {_UNIT_NAMES}")

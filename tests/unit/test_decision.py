@@ -112,6 +112,8 @@ def test_names_tell_limits_apart() -> None:
     names = [limit.name for limit in name_limits(limits, scope="s", name="api")]
     assert names == ["api.second", "api.hour", "api.hour-2", "api.30seconds", "api.concurrent"]
     assert [limit.name for limit in name_limits(limits[:1], scope="s", name="api")] == ["api"]
+    short = parse_limits("5 per 7 ms; 9 per 2 seconds; 1 per 3 us")
+    assert [limit.name for limit in name_limits(short, scope="s", name="api")] == ["api.7ms", "api.2seconds", "api.3us"]
     scopes = [limit.scope for limit in name_limits(limits, scope="s", name="api")]
     assert scopes == [
         "s/sliding.0",

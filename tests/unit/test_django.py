@@ -42,7 +42,7 @@ from django.http import (
 )
 from django.template import engines
 from django.template.response import TemplateResponse
-from django.test import AsyncRequestFactory, RequestFactory, override_settings
+from django.test import AsyncRequestFactory, Client, RequestFactory, override_settings
 from django.urls import URLPattern, include, path, re_path
 from django.utils.asyncio import async_unsafe
 from django.utils.decorators import method_decorator
@@ -1069,6 +1069,14 @@ def test_a_middleware_without_limits_judges_nothing(kind: str) -> None:
         ({"limits": "1/minute", "trusted_proxies": ["10.0.0.1/8"]}, r"\['trusted_proxies'\]: a network is written"),
         ({"limits": {"pro": "1/minute"}}, r"\['limits'\]: limits of tiers name 'default'"),
         ({"policy": "nowhere.yaml"}, r"settings\.HEADGATE\['policy'\]: .*nowhere.yaml"),
+        (
+            {"policy": POLICY, "shadow": True},
+            r"settings\.HEADGATE\['shadow'\] goes with limits; a policy says it itself",
+        ),
+        ({"policy": POLICY, "scope": "all"}, r"settings\.HEADGATE\['scope'\] goes with limits"),
+        ({"wait": 2}, r"settings\.HEADGATE\['wait'\] goes with limits"),
+        ({"ruleset": "nope", "policy": POLICY}, r"settings\.HEADGATE\['ruleset'\]: ruleset is one of .*, not 'nope'"),
+        ({"ruleset": "default", "limits": "1/minute"}, r"settings\.HEADGATE\['ruleset'\]: ruleset goes with a policy"),
         ("100/minute", r"settings\.HEADGATE is a mapping, .*not a str"),
     ],
 )
@@ -1090,6 +1098,7 @@ def test_the_system_check_looks_at_the_order_of_the_middleware() -> None:
         (by_user, [MIDDLEWARE, authentication], ["headgate.E002"]),
         (by_user | {"key": "headgate.integrations.django.user"}, [MIDDLEWARE], ["headgate.E002"]),
         (by_user, [authentication, MIDDLEWARE], []),
+        ({"policy": POLICY, "key": user, "ruleset": "default", "trusted_hops": 1}, [MIDDLEWARE, authentication], []),
     ]
     for headgate, middleware, ids in told:
         with override_settings(HEADGATE=headgate, MIDDLEWARE=middleware):
@@ -1313,6 +1322,13 @@ def test_a_response_that_two_threads_of_a_site_give_at_once_is_told_apart(monkey
         first.join()
     told = {client: response.headers["RateLimit"].split(";")[1] for client, response in answers.items()}
     assert told == {"203.0.113.9": "r=2", "203.0.113.10": "r=1"}
+
+
+def test_two_clients_of_one_site_count_together(site_of: Callable[[str], dict[str, Any]]) -> None:
+    with limited("wsgi", **site_of("2/minute")):
+        assert [Client().get("/").status_code for _ in range(3)] == [200, 200, 429]
+        site.forget()
+        assert Client().get("/").status_code == 200
 
 
 def test_limits_of_a_site_and_of_its_views_are_charged_and_told_together(

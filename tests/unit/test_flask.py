@@ -317,6 +317,15 @@ def test_what_is_exempt_is_left_out_of_wider_limits_only(app: flask.Flask, clien
     assert client.statuses(*["/own"] * 3) == [200, 200, 429], "its own limit still applies"
 
 
+@pytest.mark.parametrize("other", ["api", None, [flask.Blueprint("api", "api")], lambda: "view"])
+def test_what_is_no_blueprint_is_told_at_once(other: Any) -> None:
+    with pytest.raises(ConfigError, match=r"limit_blueprint limits a flask\.Blueprint, not "):
+        RateLimits().limit_blueprint(other, "2/minute")
+    if not callable(other):
+        with pytest.raises(ConfigError, match=r'as @rate_limit\("10/second"\); this is no view: '):
+            rate_limit("2/minute")(other)
+
+
 def test_override_stands_for_wider_limits(app: flask.Flask, client: Client) -> None:
     limits = RateLimits(app, default="1/minute")
     blueprint = flask.Blueprint("api", "api")

@@ -97,6 +97,22 @@ def test_a_hold_is_extended_by_its_id_and_holds_more_of_what_is_named(kind: str)
     assert gate.commit(held.id).actuals == (1, 160, 160)
 
 
+@pytest.mark.parametrize("tried", ["1/minute fixed", "1/minute", "1/minute counter", "1/minute bucket", "1 concurrent"])
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_hold_that_a_shadow_rule_did_not_admit_is_extended(kind: str, tried: str) -> None:
+    clock = ManualClock()
+    real = {"name": "real", "by": ["ip"], "limits": "2 concurrent; 100/minute"}
+    gate = make_gate(kind, real, {"name": "tried", "by": [], "limits": tried, "shadow": True}, clock=clock)
+    first, second = gate.reserve(ANN, lease=60), gate.reserve(ANN, lease=60)
+    assert second and not second.decision.limits[-1].allowed
+    clock.advance(40_000_000)
+    assert [gate.extend(held.id, 60).outcome for held in (first, second)] == ["extended", "extended"]
+    clock.advance(40_000_000)
+    assert not gate.reserve(ANN), "both are still in flight"
+    assert gate.extend(second.id, 60, more=1).outcome == "refused"
+    assert [gate.commit(held.id).outcome for held in (first, second)] == ["settled", "settled"]
+
+
 @pytest.mark.parametrize("kind", PLACES)
 def test_a_name_is_held_once_and_found_by_request_and_name(kind: str) -> None:
     gate = make_gate(kind)

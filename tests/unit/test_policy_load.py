@@ -258,7 +258,11 @@ UNREADABLE: list[tuple[str | bytes, str]] = [
     ("a: &x [*x]", "p.yaml:1:8: a[0]: the alias *x names nothing that is complete here"),
     ("a: *b", "p.yaml:1:4: a: the alias *b names nothing"),
     ("? [a]\n: b", "p.yaml:1:3: the name of a field is text"),
-    ("x: !!python/object/apply:os.system [ls]", "p.yaml:1:1"),
+    ("x: !!python/object/apply:os.system [ls]", "p.yaml:1:4: x: the tag !!python/object/apply:os.system means nothing"),
+    ("x: !!binary aGVsbG8=", "p.yaml:1:4: x: the tag !!binary means nothing here"),
+    ("rules: !!set {a, b}", "p.yaml:1:8: rules: the tag !!set means nothing here"),
+    ("version: true", "p.yaml:1:1: version: must be 1, not true"),
+    (f"version: {10**30}", f"p.yaml:1:1: version: must be 1, not {10**30}"),
     ("x: !custom 5", "p.yaml:1:4: x: the tag !custom means nothing here"),
     (BOMB, "unfolds into more than 100000 values"),
     ("x" * (LARGEST_BYTES + 1), f"p.yaml: a policy has at most {LARGEST_BYTES} bytes"),
@@ -269,6 +273,11 @@ UNREADABLE: list[tuple[str | bytes, str]] = [
 @pytest.mark.parametrize(("text", "message"), UNREADABLE, ids=[message for _, message in UNREADABLE])
 def test_a_text_that_is_no_policy_is_refused_with_its_place(text: str | bytes, message: str) -> None:
     assert message in "\n".join(problems_of(text))
+
+
+def test_a_tag_of_yaml_says_what_a_value_is() -> None:
+    text = "version: !!int 1\nrules: !!seq [{name: !!str a, by: [ip], limits: !!str 5/minute, shadow: !!bool true}]"
+    assert parse_policy(text).rules[0].shadow
 
 
 HALVES: list[tuple[dict[str, Any], str]] = [
@@ -291,6 +300,15 @@ def test_a_lone_surrogate_or_a_control_character_is_a_problem_with_its_path(chan
     told = problem_with({}, change)
     assert told.startswith(f"{path}: the ")
     assert "a lone surrogate: write it without" in told or "a control character: write it without" in told
+
+
+@pytest.mark.parametrize("name", [None, True, 7, ("a", "b")])
+def test_a_name_that_is_no_text_is_a_problem_wherever_it_is(name: Any) -> None:
+    tiers = {"tiers": {"from": {"header": "X-Tier"}, "default": "free"}}
+    told = f"[{name}]: must be text, not "
+    assert problem_with(tiers, {"limits": {"free": "5/minute", name: "9/minute"}}).startswith(f"rules[0].limits{told}")
+    assert problem_with({}, {"match": {"header": {name: "a"}}}).startswith(f"rules[0].match.header{told}")
+    assert problem_with({}, {name: 1}).startswith(f"rules[0]{told}")
 
 
 ESCAPES = [

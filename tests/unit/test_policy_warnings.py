@@ -75,6 +75,18 @@ def test_a_rule_that_no_request_meets_is_a_warning() -> None:
     assert warnings_about(shadow, "name: b, by: [ip], limits: 1/day, default: true") == []
 
 
+def test_a_default_of_a_ruleset_without_a_rule_for_all_is_no_warning() -> None:
+    rules = limits("5/day"), "name: b, by: [ip], limits: 1/day, default: true"
+    assert warnings_about(*rules, more="rulesets: {some: [b]}\n") == []
+    assert len(warnings_about(*rules, more="rulesets: {some: [b, a]}\n")) == 1
+    assert warnings_about(*rules, more="rulesets: {default: [b]}\n") == []
+
+
+def test_an_exemption_of_paths_leaves_rules_for_descriptors() -> None:
+    assert warnings_about(limits("5/day") + ", match: {entries: {user: true}}", more="exempt: [{path: /**}]\n") == []
+    assert len(warnings_about(limits("5/day"), more="exempt: [{path: /**}]\n")) == 1
+
+
 def test_entries_beside_conditions_of_requests_are_a_warning() -> None:
     both = "name: a, by: [ip], limits: 5/day, match: {entries: {user: true}, %s}"
     told = "never applies: a descriptor, which entries are of, has no %s"

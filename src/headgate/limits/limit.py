@@ -42,7 +42,7 @@ class Limit:
     def period_name(self) -> str:
         """Its period in a word, which distinguishes limits of one name: `second`, `5minutes`."""
         number, unit = period_text(self.period_us)
-        return unit if number == 1 else f"{number}{unit}s"
+        return unit if number == 1 else f"{number}{_plural(unit)}"
 
     @property
     def window_us(self) -> int:
@@ -117,8 +117,11 @@ def rate_text(count: int, of: str, period_us: int) -> str:
     number, unit = period_text(period_us)
     if number == 1:
         return f"{count_text(count, of)}/{unit}"
-    plural = unit if unit in ("us", "ms") else unit + "s"
-    return f"{count_text(count, of)} per {number} {plural}"
+    return f"{count_text(count, of)} per {number} {_plural(unit)}"
+
+
+def _plural(unit: str) -> str:
+    return unit if unit in ("us", "ms") else unit + "s"
 
 
 def count_argument(count: int, of: str) -> int | str:

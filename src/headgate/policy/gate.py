@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from os import PathLike
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -17,6 +18,7 @@ from headgate.clock import Clock, check_clock
 from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import answered
+from headgate.errors import ConfigError
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.operation import Operation
 from headgate.policy.compiled import ALL_RULES, Policy, Rule
@@ -43,6 +45,8 @@ def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
     """A policy from a file's path or from values; raises PolicyError, or OSError for a file that cannot be read."""
     if isinstance(policy, Policy):
         return policy
+    if not isinstance(policy, Mapping | str | PathLike):
+        raise ConfigError(f"a policy is the path of a file, its values or a Policy, not a {type(policy).__name__}")
     from headgate.policy.compiler import compile_policy  # needs the extra `policy`, which a policy at hand does not
     from headgate.policy.load import build_policy, load_policy
 

@@ -30,7 +30,7 @@ from headgate.policy.schema import (
     TiersModel,
     TierSourceModel,
 )
-from headgate.policy.yaml_source import Document, read_document, unusable_texts
+from headgate.policy.yaml_source import Document, names_that_are_no_text, read_document, unusable_texts
 
 _WANTED = {
     "string_type": "text",
@@ -68,7 +68,8 @@ def check_policy(document: Document) -> PolicyModel:
     """The policy of values that were read."""
     if unusable := list(unusable_texts(document)):
         raise PolicyError(document.source, [*document.problems, *unusable])
-    problems = list(document.problems)
+    names = list(names_that_are_no_text(document))
+    problems = [*document.problems, *names]
     model: PolicyModel | None = None
     if not isinstance(document.value, Mapping):
         problems.append(
@@ -78,7 +79,10 @@ def check_policy(document: Document) -> PolicyModel:
         try:
             model = PolicyModel.model_validate(document.value)
         except ValidationError as error:
-            problems.extend(_model_problems(document, error))
+            told = {name.path for name in names}
+            for problem in _model_problems(document, error):
+                if not any(problem.path[:length] in told for length in range(len(problem.path) + 1)):
+                    problems.append(problem)
         else:
             problems.extend(document.problem(path, message) for path, message in cost_problems(model))
         problems.extend(document.problem(path, message) for path, message in _connections(document.value))
@@ -90,6 +94,8 @@ def check_policy(document: Document) -> PolicyModel:
 
 def _model_problems(document: Document, error: ValidationError) -> Iterator[Problem]:
     for fault in error.errors(include_url=False):
+        if fault["type"] == "invalid_key":
+            continue  # `names_that_are_no_text` tells of it
         path = tuple(part for part in fault["loc"] if part != "[key]")
         cause = fault.get("ctx", {}).get("error")
         if isinstance(cause, FieldFaults):

@@ -66,7 +66,7 @@ def path_text(path: Path) -> str:
     """A path as people write it: `rules[2].limits.free`."""
     text = ""
     for part in path:
-        if isinstance(part, int):
+        if not isinstance(part, str):  # a place in a list, or a name that is no text
             text += f"[{part}]"
         elif _PLAIN.fullmatch(part):
             text += f".{part}" if text else part

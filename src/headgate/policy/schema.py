@@ -98,6 +98,12 @@ def _networks(value: object) -> tuple[Network | str, ...]:
     return tuple(map(_network, list_of_texts(value)))
 
 
+def _version(value: object) -> object:
+    if value != 1 or isinstance(value, bool):
+        raise ValueError(f"must be 1, not {shown(value)}")
+    return value
+
+
 def _namespace(value: str) -> str:
     if value in _OF_LIMITERS:
         raise ValueError(f'"{value}" is where limiters without a policy count: choose another, such as "shop"')
@@ -251,7 +257,7 @@ class RuleModel(Part):
 class PolicyModel(Part):
     """The rules of one system."""
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(_version)]
     namespace: Annotated[Name, AfterValidator(_namespace)] = "default"
     generation: Annotated[int, Field(ge=1, le=1_000_000_000)] = Field(
         1, description="a new one starts all state afresh"

@@ -20,7 +20,7 @@ from headgate.limits import (
     StepwiseBucket,
     TokenBucket,
 )
-from headgate.policy.compiled import ANY_TIER
+from headgate.policy.compiled import ALL_RULES, ANY_TIER
 from headgate.policy.problems import Path, Problem
 from headgate.policy.schema import MatchModel, PolicyModel, RuleModel
 from headgate.policy.trust_warnings import trust_warnings
@@ -109,7 +109,6 @@ def _covers(limit: Limit, other: Limit) -> bool:
 
 def _idle_rules(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
     """Rules that no request ever meets, or waits for."""
-    for_all = next((rule for rule in policy.rules if not (rule.default or rule.shadow) and _is_empty(rule.match)), None)
     for index, rule in enumerate(policy.rules):
         path: Path = ("rules", index)
         place = next((place for place, match in enumerate(policy.exempt) if _exempts(match, rule)), None)
@@ -117,10 +116,19 @@ def _idle_rules(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
             yield (*path, "match"), f"never applies: a descriptor, which entries are of, has no {other}"
         if rule.shadow and rule.wait is not None:
             yield (*path, "wait"), "no request waits for it: a shadow rule refuses nothing"
-        if rule.default and for_all is not None:
-            yield (*path, "default"), f"never applies: it is a default, and {for_all.name} is for every request"
+        if rule.default and (beside := _for_all_beside(rule, policy)) is not None:
+            yield (*path, "default"), f"never applies: it is a default, and {beside.name} is for every request"
         elif place is not None:
             yield (*path, "match"), f"never applies: exempt[{place}] exempts all requests that it matches"
+
+
+def _for_all_beside(rule: RuleModel, policy: PolicyModel) -> RuleModel | None:
+    """A rule for every request, where each ruleset that has this rule has such a one; else None."""
+    for_all = [one for one in policy.rules if not (one.default or one.shadow) and _is_empty(one.match)]
+    rulesets = {ALL_RULES: [one.name for one in policy.rules]} | policy.rulesets
+    homes = [members for members in rulesets.values() if rule.name in members]
+    beside = [next((one for one in for_all if one.name in members), None) for members in homes]
+    return beside[0] if beside and None not in beside else None
 
 
 def _beside_entries(match: MatchModel | None) -> str:
@@ -135,9 +143,9 @@ def _is_empty(match: MatchModel | None) -> bool:
 
 
 def _exempts(match: MatchModel, rule: RuleModel) -> bool:
-    """Whether an exemption by nothing but paths names each path of the rule."""
+    """Whether an exemption by nothing but paths names each path of the rule; descriptors have none."""
     conditions = {name for name, value in match.model_dump(exclude_none=True).items() if value}
-    if conditions != {"path"} or match.path is None:
+    if conditions != {"path"} or match.path is None or (rule.match is not None and rule.match.entries is not None):
         return False
     return "/**" in match.path or bool(
         rule.match is not None and rule.match.path and set(rule.match.path) <= set(match.path)

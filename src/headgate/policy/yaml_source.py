@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.errors import MissingExtraError
-from headgate.policy.problems import Path, PolicyError, Problem
+from headgate.policy.problems import Path, PolicyError, Problem, shown
 
 try:
     import yaml
@@ -32,6 +32,15 @@ _NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-
 _HALF_ESCAPES = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _ENCODINGS = {b"\xff\xfe\x00\x00": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """What other encodings begin with; the longer marks first."""
+
+_OF_YAML = "tag:yaml.org,2002:"
+_PLAIN_TAGS = frozenset(_OF_YAML + name for name in ("int", "float", "bool", "null"))
+_TAGS = {
+    yaml.ScalarEvent: _PLAIN_TAGS | {_OF_YAML + "str", "!"},
+    yaml.SequenceStartEvent: {_OF_YAML + "seq", "!"},
+    yaml.MappingStartEvent: {_OF_YAML + "map", "!"},
+}
+"""What a value may be said to be, by its kind."""
 
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -99,6 +108,18 @@ def unusable_texts(document: Document) -> Iterator[Problem]:
             yield document.problem(path, f"the text {_holds(bad[0])}")
 
 
+def names_that_are_no_text(document: Document) -> Iterator[Problem]:
+    """A problem for each name that only a mapping in a program can have: in a file every name is text."""
+    waiting: list[tuple[Path, Any]] = [((), document.value)]
+    while waiting:
+        path, value = waiting.pop()
+        items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+        for name, content in items:
+            if isinstance(value, Mapping) and not isinstance(name, str):
+                yield document.problem((*path, name), f"must be text, not {shown(name)}")
+            waiting.append(((*path, name), content))
+
+
 def _holds(character: str) -> str:
     code = ord(character)
     kind = "half a character, a lone surrogate" if 0xD800 <= code <= 0xDFFF else "a control character"
@@ -139,8 +160,8 @@ class _Reader:
         self._document.marks.setdefault(path, _place(event))
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, path)
-        if event.tag is not None and not event.tag.startswith("tag:yaml.org,2002:") and event.tag != "!":
-            self._refuse(path, event, f"the tag {event.tag[:40]} means nothing here")
+        if event.tag is not None and event.tag not in _TAGS[type(event)]:
+            self._refuse(path, event, f"the tag {event.tag.replace(_OF_YAML, '!!')[:40]} means nothing here")
         before = self._values
         if isinstance(event, yaml.ScalarEvent):
             value = _scalar(event)
@@ -194,7 +215,7 @@ class _Reader:
 
 def _scalar(event: Any) -> Any:
     text: str = event.value
-    if not event.implicit[0]:
+    if not event.implicit[0] and event.tag not in _PLAIN_TAGS:
         return text
     if text in _WORDS:
         return _WORDS[text]

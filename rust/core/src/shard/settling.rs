@@ -102,6 +102,15 @@ impl<B: Backing> Shard<B> {
         (change <= 0 || transition::fits(&settling.limit, numbers)).then_some(settling)
     }
 
+    /// The number of the limit that the state at a place is in; None where there is no state.
+    #[inline]
+    pub fn number_at(&self, place: Place) -> Option<u32> {
+        match place {
+            Place::Found(index) => Some(self.backing.slots()[index].limit()),
+            Place::Absent => None,
+        }
+    }
+
     /// Whether there is a state at a place, in other numbers than those of the limit of this number.
     #[inline(always)]
     pub fn has_other_numbers(&self, place: Place, number: u32) -> bool {

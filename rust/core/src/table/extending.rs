@@ -9,7 +9,7 @@ use crate::algorithms::transition::{NEVER, Reading};
 use crate::holding::record::HoldId;
 use crate::holding::share::Part;
 use crate::holding::store::HoldStore;
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, LARGEST, Limit};
 use crate::shard::Shard;
 use crate::shard::backing::Backing;
 use crate::shard::registered::Registered;
@@ -19,7 +19,7 @@ use crate::table::judgement::Judgement;
 use crate::table::reserving::{check_all, drop_over, readings_of};
 use crate::table::settling::{After, Asked, Extension, Misuse, Outcome};
 use crate::table::shares::{LoadedShare, Shares, ToldLimit, registered};
-use crate::table::storage::{Full, LockedShards, Storage};
+use crate::table::storage::{Full, Location, LockedShards, Storage};
 
 impl<S: Storage> Table<S> {
     /// Let a lease end `lease_us` from now, never sooner than it did, and hold more: an amount for each group, or one
@@ -75,13 +75,19 @@ impl<S: Storage> Table<S> {
         }
         let knows_all = places.iter().all(|place| *place < asked.len());
         let is_same = knows_all && asked.len() == count;
-        let mut own: SmallVec<[Registered; 2]> = SmallVec::new();
+        let mut own: SmallVec<[Option<Registered>; 2]> = SmallVec::new();
         for limit in 0..if knows_all { 0 } else { count } {
             let held = shares.held(limit);
-            let number = held.and_then(|(held, _)| Some(held.parts.first()?.number)).unwrap_or(0);
-            if let Some(limits) = self.own_limit(number, asked, limit) {
-                own.push(registered(limits, number, held.map_or(0, |(_, key)| key.salt)));
-            }
+            let Location { guard, place, .. } = shares.transaction.locked.locations[limit];
+            // What the hold does not charge stays in the numbers that it is in.
+            let charged = held.and_then(|(held, _)| Some(held.parts.first()?.number));
+            let number = charged.or_else(|| shares.transaction.locked.guards[guard].number_at(place));
+            let limits = match number {
+                Some(number) => self.own_limit(number, asked, limit),
+                None => of_nothing(),
+            };
+            let salt = held.map_or(0, |(_, key)| key.salt);
+            own.push(limits.map(|limits| registered(limits, number.unwrap_or(0), salt)));
         }
         let mut checks: SmallVec<[Check<'_>; 4]> = SmallVec::new();
         for limit in 0..count {
@@ -89,7 +95,7 @@ impl<S: Storage> Table<S> {
                 continue;
             };
             let cost = if held.parts.is_empty() { 0 } else { more.get(usize::from(held.group)).copied().unwrap_or(0) };
-            let Some(limit) = (if knows_all { Some(asked[places[limit]]) } else { own.get(limit) }) else {
+            let Some(limit) = (if knows_all { Some(asked[places[limit]]) } else { own[limit].as_ref() }) else {
                 continue;
             };
             let key = crate::hash::KeyHash { shard: 0, tag: key.tag ^ key.salt };
@@ -136,6 +142,11 @@ impl<S: Storage> Table<S> {
         self.settle_parts(&mut shares.transaction.locked);
         decided.map(|answer| (if is_same { in_order_of(answer, &checks, &places) } else { answer }, is_same))
     }
+}
+
+/// Numbers for a limit that a hold does not charge, and of which no state is there: they admit that nothing is charged.
+fn of_nothing() -> Option<Limit> {
+    Limit::new(Algorithm::Concurrent, 1, LARGEST, 1, 0).ok()
 }
 
 /// An answer in the order of the limits that were asked, of which each check has its place.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ def address_rules(told: Mapping[str, Any]) -> AddressRules:
     prefix = told.get("ipv6_prefix", 64)
     if not _is_whole(prefix) or not 32 <= prefix <= 128:
         raise ConfigError(f"ipv6_prefix is a number of bits, 32 to 128, not {prefix!r:.40}")
-    if isinstance(proxies, str) or not all(isinstance(proxy, str) for proxy in proxies):
+    if not isinstance(proxies, list | tuple | Set) or not all(isinstance(proxy, str) for proxy in proxies):
         raise ConfigError(f'trusted_proxies are a list of networks, such as ["10.0.0.0/8"], not {proxies!r:.40}')
     if not _is_whole(hops) or not 0 <= hops <= _MOST_HOPS:
         raise ConfigError(f"trusted_hops is a number of proxies, 0 to {_MOST_HOPS}, not {hops!r:.40}")

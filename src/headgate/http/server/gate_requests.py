@@ -49,6 +49,9 @@ class GateRequests:
         self.owned: Store | None = None
         """The store, if it was opened here."""
         self._gate = self._open(policy, told)
+        if self._ruleset not in tuple(self._gate.policy.rulesets):
+            known = ", ".join(self._gate.policy.rulesets)
+            raise ConfigError(f"ruleset is one of the policy's, {known}, not {self._ruleset!r:.60}")
         self._cost = cost_of(told, self._check_cost)
         later = iscoroutinefunction(self._exempt) or iscoroutinefunction(self._cost)
         if later and not asynchronous:

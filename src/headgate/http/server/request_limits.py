@@ -69,6 +69,8 @@ class RequestLimits:
     """Asks limiters for requests, all on one store. `told` are `headgate.http.server.options.Options`."""
 
     def __init__(self, told: dict[str, Any], *, asynchronous: bool, routed: bool, keeps_charges: bool = False) -> None:
+        if "ruleset" in told:
+            raise ConfigError("ruleset goes with a policy, which has the rules")
         self._asynchronous = asynchronous
         self._exempt = function_of(told, "exempt")
         self._key = function_of(told, "key")

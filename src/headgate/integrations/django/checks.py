@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.apps import AppConfig  # type: ignore[import-untyped]
 from django.conf import settings  # type: ignore[import-untyped]
 from django.core import checks  # type: ignore[import-untyped]
 
+from headgate.errors import ConfigError
 from headgate.integrations.django.request import AUTHENTICATION, user
-from headgate.integrations.django.site import fault_of, read_settings
+from headgate.integrations.django.site import Site, read_settings
 
 _MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
 _USER = "headgate.integrations.django.user"
@@ -32,7 +34,7 @@ def is_outside_of_cors(middleware: Any) -> bool:
 def check_settings(app_configs: object = None, **_: object) -> list[Any]:
     """What is wrong with settings.HEADGATE, as Django's system checks tell it."""
     told = read_settings()
-    fault = fault_of(told)
+    fault = _fault_of(told)
     if fault:
         hint = 'HEADGATE is as {"limits": "100/minute"} or {"policy": "policy.yaml"}, with options of docs/django.md'
         return [checks.Error(fault, hint=hint, id="headgate.E001")]
@@ -46,11 +48,47 @@ def check_settings(app_configs: object = None, **_: object) -> list[Any]:
         said = "RateLimitMiddleware stands above CorsMiddleware: no page of another origin can read its refusals"
         return [checks.Warning(said, hint=f'put "{CORS}" above "{_MIDDLEWARE}"', id="headgate.W002")]
     del above[above.index(_MIDDLEWARE) :]
-    if told.get("key") in (user, _USER) and AUTHENTICATION not in above:
+    if "limits" in told and told.get("key") in (user, _USER) and AUTHENTICATION not in above:
         said = 'settings.HEADGATE["key"] is user, who is not known yet where RateLimitMiddleware stands'
         hint = f'put "{_MIDDLEWARE}" below "{AUTHENTICATION}" in settings.MIDDLEWARE'
         return [checks.Error(said, hint=hint, id="headgate.E002")]
     return []
+
+
+def _fault_of(told: Any) -> str:
+    """What is wrong with the settings: the option, its value, and what would be right; "" where nothing is."""
+    try:
+        Site(told)
+        for name in told:
+            _try({name: told[name], **_needed_by(name, told)}, f"settings.HEADGATE[{name!r}]")
+        _try(told, "settings.HEADGATE")
+    except (ConfigError, TypeError, ValueError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _try(told: Mapping[str, Any], place: str) -> None:
+    site = Site(told)
+    try:
+        site.site_enforcer(asynchronous=site.is_awaited)
+    except (ConfigError, TypeError, ValueError, OSError) as error:
+        message = str(error)
+        raise ConfigError(message if message.startswith("settings.") else f"{place}: {message}") from error
+    finally:
+        site.close()
+
+
+def _needed_by(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What one option cannot be tried without."""
+    if name == "limits":
+        return {"tier": str} if isinstance(told[name], Mapping) else {}
+    if name == "ruleset" and "policy" in told:
+        return {"policy": told["policy"]}
+    if name == "policy":
+        return {}
+    if name == "address_header":
+        return {"limits": "1/second", "trusted_hops": 1}
+    return {"limits": {"default": "1/second"} if name == "tier" else "1/second"}
 
 
 checks.register(check_settings, "headgate")

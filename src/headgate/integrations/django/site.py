@@ -24,6 +24,7 @@ from headgate.http.server.gate_requests import GateRequests
 from headgate.http.server.options import Answering, Options, RouteOptions, check_fallback
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
 from headgate.policy.client_address import UNIX
+from headgate.policy.gate import AsyncGate, Gate, read_policy
 from headgate.policy.request import Request
 from headgate.stores.protocol import Store
 from headgate.stores.url import open_store
@@ -37,6 +38,9 @@ _BY_PATH = ("key", "exempt", "tier", "counts", "refusal", "on_decision", "cost",
 _SHARED = ("store", "clock", "headers", "refusal", "on_decision", "on_store_error", "key", "missing",
            "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix", "ipv6_wide")  # fmt: skip
 """Options that limits of views and throttles begin with, too."""
+
+_OF_A_POLICY = (*Answering.__annotations__, "ruleset")
+"""Options of the middleware that go with a policy."""
 
 _OPTIONS = ("policy", "fallback", *Options.__annotations__, *RouteOptions.__annotations__)
 
@@ -95,11 +99,14 @@ class Site:
         policy, limits = told.pop("policy", None), told.pop("limits", None)
         if policy is not None and limits is not None:
             raise ConfigError("settings.HEADGATE has a policy or limits, one of the two")
+        alone = [name for name in told if name not in (*_SHARED, *_OF_A_POLICY)]
+        if limits is None and alone:
+            raise ConfigError(f"settings.HEADGATE[{alone[0]!r}] goes with limits; a policy says it itself")
         if policy is not None:
-            names = (*Answering.__annotations__, "store", "ruleset")
-            own = _with_groups({name: told[name] for name in names if name in told})
-            if "store" in own:
-                own["store"] = self._opened(own["store"])
+            own = _with_groups({name: told[name] for name in (*_OF_A_POLICY, "store") if name in told})
+            if not isinstance(policy, Gate | AsyncGate):
+                policy = read_policy(policy)
+                own["store"] = self._opened(own.get("store", policy.store))
             if asynchronous:
                 return _PolicyOnALoop(policy, cast(Options, own), kind)
             return Enforcer(policy, cast(Options, own), asynchronous=False, kind=kind)
@@ -143,40 +150,6 @@ class CurrentSite:
         """The settings were changed, as tests do: all begins anew."""
         with self._lock:
             self._site = None
-
-
-def fault_of(told: Any) -> str:
-    """What is wrong with the settings: the option, its value, and what would be right; "" where nothing is."""
-    try:
-        Site(told)
-        for name in told:
-            _try({name: told[name], **_needed_by(name, told[name])}, f"settings.HEADGATE[{name!r}]")
-        _try(told, "settings.HEADGATE")
-    except (ConfigError, TypeError, ValueError, OSError) as error:
-        return str(error)
-    return ""
-
-
-def _try(told: Mapping[str, Any], place: str) -> None:
-    site = Site(told)
-    try:
-        site.site_enforcer(asynchronous=site.is_awaited)
-    except (ConfigError, TypeError, ValueError, OSError) as error:
-        message = str(error)
-        raise ConfigError(message if message.startswith("settings.") else f"{place}: {message}") from error
-    finally:
-        site.close()
-
-
-def _needed_by(name: str, value: Any) -> dict[str, Any]:
-    """What one option cannot be tried without."""
-    if name == "limits":
-        return {"tier": str} if isinstance(value, Mapping) else {}
-    if name == "policy":
-        return {}
-    if name == "address_header":
-        return {"limits": "1/second", "trusted_hops": 1}
-    return {"limits": {"default": "1/second"} if name == "tier" else "1/second"}
 
 
 def _function(name: str, value: Any) -> Any:

@@ -18,7 +18,7 @@ from werkzeug.exceptions import HTTPException, default_exceptions
 from headgate.decision import Decision
 from headgate.errors import ConfigError, check_flag
 from headgate.http.server.options import Refusal, RouteOptions, check_fallback
-from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits
+from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits, check_endpoint
 from headgate.http.server.routes import exempt as _exempt
 from headgate.integrations.flask.exchange import current_exchange, end_failed, leave_to_response
 from headgate.integrations.flask.placement import watch_place
@@ -125,6 +125,8 @@ class RateLimits:
         **options: Unpack[RouteOptions],
     ) -> None:
         """Set limits on all routes of a blueprint and of those inside it, each route by itself."""
+        if not isinstance(blueprint, flask.Blueprint):
+            raise ConfigError(f"limit_blueprint limits a flask.Blueprint, not {blueprint!r:.60}")
         self(limits, override=override, fallback=fallback, **options)(blueprint)
 
     @staticmethod
@@ -196,6 +198,7 @@ def exception_of(refusal: Refusal, decision: Decision | None) -> HTTPException:
 
 def _limited(view: View, limit: _Limit, *, override: bool) -> View:
     """A view with a limit before it."""
+    check_endpoint(view)
     if isinstance(view, type):
         raise ConfigError(
             f"{view.__qualname__} is a class: it is limited by `decorators = [rate_limit(...)]` inside it"
