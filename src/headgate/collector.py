@@ -24,7 +24,9 @@ log = logging.getLogger("headgate")
 _phases: OrderedDict[str, Any] = OrderedDict(start=None, stop=None)
 """The phases of a collection, the last one last, with what the collector told of it: an object of its own each time."""
 
-_here = threading.local()
+_gevent: Any = sys.modules.get("gevent.monkey")
+# Where gevent has replaced it, one of a greenlet is no place: it raises in a greenlet that ends.
+_here = threading.local() if _gevent is None else _gevent.get_original("_thread", "_local")()
 """The same for collections by this thread."""
 
 _late: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
