@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from headgate import starting as starting  # before what takes long: a signal may come meanwhile
+
+# isort: split
 from headgate.decision import Decision, LimitReading
 from headgate.errors import (
     ArgumentError,

@@ -10,6 +10,7 @@ from headgate.decision import Decision, NamedLimit
 from headgate.holding import Hold, lease_of, remember_of
 from headgate.keys import Key
 from headgate.reservation import AsyncReservation, Reservation
+from headgate.waiting.departure import Departure
 from headgate.waiting.freed import check_has_lease
 from headgate.waiting.lines import WaitingLines
 from headgate.waiting.run import run, run_async
@@ -116,6 +117,11 @@ class Acquiring(_Acquiring):
             return decision
         steps, own_us = self._holding(key, cost, timeout, lease, lease_us, id, remember)
         return Reservation(self._holds, run(steps, self._bound, self._clock), own_us)
+
+    def acquire_for(self, departure: Departure, key: Key, cost: Cost, timeout: float) -> Decision:
+        """`acquire` for a client that may go away meanwhile, as `departure` tells: ClientLeft then."""
+        decision: Decision = run(self._taking(key, cost, timeout), self._bound, self._clock, departure)
+        return decision
 
 
 class AsyncAcquiring(_Acquiring):

@@ -13,15 +13,21 @@ import logging
 import os
 import queue
 import sys
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from threading import get_ident
 from typing import Any
 
 log = logging.getLogger("headgate")
 
-_collecting = 0
-"""The thread that collects garbage, by its number; 0 where none does."""
+_phases: OrderedDict[str, Any] = OrderedDict(start=None, stop=None)
+"""The phases of a collection, the last one last, with what the collector told of it: an object of its own each time."""
+
+_gevent: Any = sys.modules.get("gevent.monkey")
+# Where gevent has replaced it, one of a greenlet is no place: it raises in a greenlet that ends.
+_here = threading.local() if _gevent is None else _gevent.get_original("_thread", "_local")()
+"""The same for collections by this thread."""
 
 _late: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
 """What is to be called: its `put` may itself be interrupted by the collector."""
@@ -32,7 +38,9 @@ _without_thread = False
 
 def in_collector() -> bool:
     """Whether this is called by the garbage collector of a program that goes on."""
-    return _collecting != 0 and _collecting == get_ident() and not sys.is_finalizing()
+    if sys.is_finalizing() or next(reversed(_phases)) == "stop":
+        return False
+    return getattr(_here, "start", None) is _phases["start"]
 
 
 def call_outside(call: Callable[[], object]) -> None:
@@ -66,17 +74,16 @@ def _call_all(late: queue.SimpleQueue[Callable[[], object]]) -> None:
             log.exception("what the garbage collector found could not be ended")
 
 
-def _note(phase: str, _: dict[str, Any]) -> None:
-    global _collecting  # noqa: PLW0603
-    _collecting = get_ident() if phase == "start" else 0
-
-
 def _after_fork() -> None:
-    global _collecting, _late
-    _collecting, _late = 0, queue.SimpleQueue()  # what the parent found is ended by the parent
+    global _late  # noqa: PLW0603
+    _phases.move_to_end("stop")
+    _late = queue.SimpleQueue()  # what the parent found is ended by the parent
 
 
-gc.callbacks.append(_note)
+# None of these is Python code: there the handler of a signal would run that came while garbage was collected, and what
+# it raises, such as KeyboardInterrupt, would be printed and forgotten. Each is called with the phase and what is told.
+_keep_last: Callable[[str, Any], object] = _phases.move_to_end  # what is told is not empty: True, to the end
+gc.callbacks += [_phases.__setitem__, _here.__setattr__, _keep_last]
 atexit.register(lambda: _call_all(_late))
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

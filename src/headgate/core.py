@@ -8,16 +8,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from pathlib import Path
 from types import ModuleType
 
 from headgate.errors import ConfigError
+from headgate.starting import is_the_command
 
 CHOICES = ("native", "python")
 SWITCHED_OFF = "HEADGATE_CORE=python"
 """Why the native core is not used where it was not to be."""
-
-_COMMAND = "headgate"
 
 
 def _load(choice: str) -> tuple[ModuleType | None, str]:
@@ -37,17 +35,10 @@ def _load(choice: str) -> tuple[ModuleType | None, str]:
         return None, f"the native core cannot be loaded ({error})"
 
 
-def _is_the_command() -> bool:
-    """Whether this process is `headgate` or `python -m headgate`, not a program that imports the package."""
-    # While Python looks for the module of `-m`, it keeps "-m" in place of the module's path.
-    by_module = sys.argv[:1] == ["-m"] and ("-m", _COMMAND) in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
-    return by_module or Path(next(iter(sys.argv), "")).stem == _COMMAND
-
-
 try:
     native, why_not_native = _load(os.environ.get("HEADGATE_CORE", ""))
 except ConfigError as error:
-    if not _is_the_command():
+    if not is_the_command():
         raise
     print(f"headgate: {error}", file=sys.stderr)
     sys.exit(2)

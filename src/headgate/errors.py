@@ -53,17 +53,22 @@ class LimitSyntaxError(ConfigError):
 
 
 class MissingExtraError(ConfigError):
-    """An optional library is not installed; the message names the command that installs it."""
+    """An optional library is not installed; the message names the command that installs it.
+
+    `why` is what it said where it is there, but cannot be imported.
+    """
 
     code: ClassVar[str] = "missing-extra"
 
-    def __init__(self, purpose: str, *, extra: str) -> None:
-        super().__init__(f"{purpose} needs optional parts that are not installed: pip install 'headgate[{extra}]'")
+    def __init__(self, purpose: str, *, extra: str, why: ImportError | str = "") -> None:
+        self.why = "" if isinstance(why, ModuleNotFoundError) else str(why)
+        wrong = f"cannot be imported ({self.why})" if self.why else "are not installed"
+        super().__init__(f"{purpose} needs optional parts that {wrong}: pip install 'headgate[{extra}]'")
         self.purpose = purpose
         self.extra = extra
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), extra=self.extra), (self.purpose,), self.__dict__
+        return partial(type(self), extra=self.extra, why=self.why), (self.purpose,), self.__dict__
 
 
 class ArgumentError(HeadgateError, ValueError):

@@ -5,6 +5,17 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
+import httpx
+
+
+def connected(url: httpx.URL | str, text: str) -> socket.socket:
+    """A connection on which this was sent."""
+    port = httpx.URL(url).port
+    assert port is not None
+    line = socket.create_connection(("127.0.0.1", port), timeout=20)
+    line.sendall(text.replace("\n", "\r\n").encode())
+    return line
+
 
 def ask(port: int, target: bytes, lines: Sequence[bytes] = (), method: bytes = b"POST") -> tuple[int, str]:
     """The status and the body of the answer; 0 where the server hangs up."""

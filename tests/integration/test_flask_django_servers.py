@@ -9,10 +9,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from raw_requests import connected
 from redis_servers import single
 from served import EXAMPLES, served
 
 from subjects import parse_list
+from until import until
 
 pytestmark = pytest.mark.integration
 GUNICORN = ["gunicorn", "APP", "-b", "127.0.0.1:PORT"]
@@ -119,3 +121,56 @@ def test_all_servers_and_colours_share_one_limit_on_redis(tmp_path: Path) -> Non
                 for counted in pool.map(lambda it: parallel(it[0], 20, it[1]), asked):
                     told += counted
             assert told == {200: 40, 429: 40}
+
+
+WAITING = """
+import os, threading
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.http import HttpResponse
+from django.urls import path
+from headgate import MemoryStore
+from headgate.integrations.django import rate_limit
+
+MIDDLEWARE = ["headgate.integrations.django.RateLimitMiddleware"]
+HEADGATE = {"store": os.environ.get("STORE") or MemoryStore()}
+settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=MIDDLEWARE, HEADGATE=HEADGATE)
+asked, answered = [], []
+
+
+def told(request):
+    asked.append(1)
+    return "key"
+
+
+@rate_limit("1 per 3 seconds bucket", key=told, wait=60)
+def slow(request):
+    answered.append(1)
+    return HttpResponse("slow")
+
+
+async def counted(request):
+    return HttpResponse(f"{len(asked)} {len(answered)}")
+
+
+urlpatterns = [path("slow", slow), path("counted", counted)]
+asgi = get_asgi_application()
+"""
+
+
+@pytest.mark.parametrize("zone", [False, True], ids=["memory", "shared"])
+def test_a_sync_view_on_an_event_loop_waits_no_longer_than_its_client(
+    zone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE", f"shared://{tmp_path / 'zone'}" if zone else "")
+    (tmp_path / "waiting_site.py").write_text(WAITING)
+    with running("waiting_site:asgi", UVICORN, tmp_path) as client, ThreadPoolExecutor() as threads:
+        assert client.get("/slow").text == "slow"
+        gone = [connected(client.base_url, "GET /slow HTTP/1.1\nHost: a\n\n") for _ in range(3)]
+        until(lambda: client.get("/counted").text == "4 1")
+        stays = threads.submit(client.get, "/slow")
+        until(lambda: client.get("/counted").text == "5 1")
+        for line in gone:
+            line.close()
+        assert stays.result(20).text == "slow"
+        assert client.get("/counted").text == "5 2", "no view has run for a client that was gone"

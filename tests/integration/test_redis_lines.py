@@ -190,6 +190,35 @@ def test_callers_of_several_hosts_pass_in_the_order_in_which_the_server_heard_of
     until(lambda: in_line(limiter) == 0)
 
 
+@pytest.mark.parametrize("kind", ["one connection", "cluster"])
+def test_a_client_that_cannot_listen_notices_at_once_what_its_own_process_frees(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    servers = request.getfixturevalue("nodes" if kind == "cluster" else "server")
+
+    async def main() -> None:
+        mine: Any
+        if kind == "cluster":
+            mine = redis.asyncio.RedisCluster("127.0.0.1", servers.servers[0].port)
+        else:
+            mine = redis.asyncio.Redis(port=servers.port, max_connections=1)
+        store = RedisStore(mine, prefix=prefix())
+        store.turns.keep_us, store.turns.alive_ms = NEVER_US, 600_000
+        limiter = AsyncLimiter("1 concurrent", store=store)
+        held = await limiter.acquire("key", timeout=LONG_S, lease=LONG_S)
+        tasks = {asyncio.create_task(_held(limiter.acquire("key", timeout=LONG_S, lease=LONG_S))) for _ in range(3)}
+        await until_async(lambda: [len(known.tickets) for known in limiter._lines._in_store._known.values()] == [3])
+        while tasks:
+            await held.commit()
+            [came], tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            held = await came
+        await held.commit()
+        await store.aclose()
+        await mine.aclose()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
 @pytest.mark.parametrize("colour", ["threads", "tasks"])
 def test_a_caller_that_gives_up_leaves_the_line(server: Server, colour: str) -> None:
     own = prefix()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from raw_requests import connected
 from running import RunningService, running_service
 from served import served
 
@@ -25,15 +26,6 @@ SERVERS = {
 THREADS = [
     "gunicorn", "waiting_apps:wsgi_app", "--threads", "8", "--log-level", "error", "-b", "127.0.0.1:PORT",
 ]  # fmt: skip
-
-
-def connected(url: httpx.URL | str, text: str) -> socket.socket:
-    """A connection on which this was sent."""
-    port = httpx.URL(url).port
-    assert port is not None
-    line = socket.create_connection(("127.0.0.1", port), timeout=20)
-    line.sendall(text.replace("\n", "\r\n").encode())
-    return line
 
 
 def waiting(client: httpx.Client) -> int:

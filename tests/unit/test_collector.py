@@ -123,6 +123,59 @@ def test_without_room_for_a_thread_it_is_called_with_the_next_one() -> None:
     until(lambda: called == [1, 2])
 
 
+def test_what_a_signal_raises_while_garbage_is_collected_is_not_lost() -> None:
+    program = """
+        import gc, signal
+        from headgate import collector
+
+        class Told(Exception):
+            pass
+
+        def tell(number, frame):
+            raise Told(collector.in_collector())
+
+        signal.signal(signal.SIGALRM, tell)
+        much = [[] for _ in range(1_000_000)]
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            gc.collect()
+            signal.pause()  # where the signal came late
+        except Told as told:
+            print(told)
+        """
+    ended = run(program)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")
+
+
+def test_another_thread_is_not_in_the_collector() -> None:
+    seen: list[bool] = []
+
+    class Ended:
+        def __init__(self) -> None:
+            self.own = self
+
+        def __del__(self) -> None:
+            other = threading.Thread(target=lambda: seen.append(collector.in_collector()))
+            other.start()
+            other.join()
+            seen.append(collector.in_collector())
+
+    def collect() -> None:
+        Ended()
+        gc.collect()
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    thread.join()
+    assert seen == [False, True]
+    assert not collector.in_collector()
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_a_program_that_ends_does_what_is_left() -> None:
     program = """
         import threading
@@ -133,8 +186,6 @@ def test_a_program_that_ends_does_what_is_left() -> None:
         collector.call_later(lambda: 1 / 0)
         collector.call_later(lambda: print("too", flush=True))
         """
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = run(program)
     assert (ended.returncode, ended.stdout) == (0, "ended\ntoo\n")
     assert "what the garbage collector found could not be ended" in ended.stderr

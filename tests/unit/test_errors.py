@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 
 import pytest
@@ -24,6 +27,7 @@ ERRORS = [
     raised(lambda: Limiter("5/minute").hit("")),
     ConfigError("cannot be", path="rules[0]"),
     MissingExtraError("the Redis store", extra="redis"),
+    MissingExtraError("reading a policy file", extra="policy", why=ImportError("no second interpreter")),
     ConflictingId("another one"),
     StoreTimeout("no answer"),
 ]
@@ -35,6 +39,30 @@ def test_errors_can_be_pickled(error: HeadgateError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+def test_a_library_that_is_there_and_cannot_be_imported_says_why() -> None:
+    program = """
+        import sys
+
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                if name == "pydantic":
+                    raise ImportError("modules of this kind do not support interpreters beside the main one")
+
+        sys.meta_path.insert(0, Finder())
+        import headgate
+        try:
+            headgate.Gate({"version": 1, "rules": []})
+        except headgate.MissingExtraError as error:
+            print(error)
+        """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert said == (
+        "reading a policy file needs optional parts that cannot be imported (modules of this kind do not support "
+        "interpreters beside the main one): pip install 'headgate[policy]'\n"
+    )
 
 
 def test_a_refusal_can_be_pickled_with_its_decision() -> None:

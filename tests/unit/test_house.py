@@ -16,6 +16,7 @@ SOURCE = ROOT / "src" / "headgate"
 
 FLOORS = {
     "errors": 0, "core": 0, "clock": 0, "drive": 0, "made_once": 0, "forks": 0, "collector": 0,
+    "starting": 0,
     "calendars": 1, "units": 1, "periods": 1, "money": 1, "amounts": 1, "limits": 1, "keys": 1, "decision": 1,
     "operation": 1, "holding": 1, "costs": 1, "testing": 1,
     "algorithms": 2,
@@ -33,7 +34,7 @@ SERVICE_FLOORS = {"http": 0, "routes": 1, "checks": 2, "admin": 2, "pages": 2, "
 ROOMS = [("calendars", "units", "periods", "money", "amounts", "limits", "keys", "decision", "operation", "holding",
           "costs", "testing"),
          ("waiting", "acquiring", "heartbeat", "reservation", "held_calls", "decorator", "limiter"),
-         ("errors", "core", "clock", "drive", "made_once", "forks", "collector")]  # fmt: skip
+         ("errors", "core", "clock", "drive", "made_once", "forks", "collector", "starting")]  # fmt: skip
 RUST = ROOT / "rust"
 RUST_FLOORS = {
     "checks": {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import sys
 
+from headgate import starting
+
 
 def main() -> None:
     """Run the command; where its optional parts are missing, say which command installs them."""
@@ -21,5 +23,6 @@ def main() -> None:
         )
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(starting.INTERRUPTED)
+    starting.imports_are_done()
     headgate(prog_name="headgate")

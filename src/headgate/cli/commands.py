@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 import headgate as package
-from headgate import core
+from headgate import core, starting
 from headgate.cli import options, terminal
 from headgate.cli.llm import llm
 from headgate.cli.llm_work import work
@@ -28,9 +28,8 @@ from headgate.errors import HeadgateError
 from headgate.stores.url import store_schemes
 from headgate.supervisor.reloading import keep_reloads
 
-INTERRUPTED = 130
 READER_GONE = 141
-"""What a shell says of a program that SIGINT or SIGPIPE ended."""
+"""What a shell says of a program that SIGPIPE ended."""
 
 
 class _Group(click.Group):
@@ -65,7 +64,7 @@ def messages() -> Iterator[None]:
         sys.exit(1)
     except KeyboardInterrupt:
         click.echo("headgate: interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(starting.INTERRUPTED)
     except BrokenPipeError:
         # The reader of the results has gone. What is left goes nowhere, also when Python flushes it at its end.
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -303,6 +302,7 @@ def serve(
     from headgate.service.workers.several import serve_workers
     from headgate.service.workers.single import serve as run_service
 
+    starting.end_tidily()
     if 0 < hang_s < _SHORTEST_HANG_S:
         raise click.BadParameter(f"a worker shows once a second that it moves: {_SHORTEST_HANG_S} or more, or 0")
     door = DoorWish(threads, pinned, options.certificate_files(tls_certificate, tls_key, tls_client_ca))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headgate import starting
 from headgate.cli import options
 from headgate.supervisor.reloading import keep_reloads
 
@@ -114,6 +115,7 @@ def serve(
     from headgate.llm_proxy.server import ProxySource
     from headgate.llm_proxy.several import serve_workers
 
+    starting.end_tidily()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
     finder: KeyFinder | None = None
     make_keys: Callable[[], KeyFinder] | None = None

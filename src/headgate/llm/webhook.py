@@ -10,7 +10,6 @@ import logging
 import os
 import urllib.request
 from collections import OrderedDict
-from contextlib import suppress
 from http.client import HTTPException
 from queue import Empty, Full, Queue
 from threading import Thread
@@ -66,10 +65,17 @@ class Webhook:
                     self._waiting.put_nowait(limit)
                 except Full:
                     continue
-                if self._process != os.getpid():
-                    with suppress(RuntimeError):  # no more threads, or the interpreter ends: the next one tries again
-                        Thread(target=self._send_all, name="headgate-webhook", daemon=True).start()
-                        self._process = os.getpid()
+                starts = self._process != os.getpid()
+                self._process = os.getpid()
+            if starts:
+                self._start()
+
+    def _start(self) -> None:
+        # Without the lock: a greenlet that is started lets others run, which would wait for it in vain.
+        try:
+            Thread(target=self._send_all, name="headgate-webhook", daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter ends: the next one tries again
+            self._process = 0
 
     def _send_all(self) -> None:
         while True:

@@ -19,7 +19,7 @@ try:
     from prometheus_client.multiprocess import MultiProcessCollector
     from prometheus_client.registry import Collector
 except ImportError as error:
-    raise MissingExtraError("the proxy of language models", extra="llm-proxy") from error
+    raise MissingExtraError("the proxy of language models", extra="llm-proxy", why=error) from error
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_MODELS = 200

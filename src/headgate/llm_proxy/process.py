@@ -20,7 +20,7 @@ from headgate.supervisor.reloading import reload_when_told
 try:
     import uvloop
 except ImportError as error:
-    raise MissingExtraError("the proxy of language models", extra="llm-proxy") from error
+    raise MissingExtraError("the proxy of language models", extra="llm-proxy", why=error) from error
 
 log = logging.getLogger("headgate")
 

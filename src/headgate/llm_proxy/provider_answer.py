@@ -15,7 +15,7 @@ from headgate.errors import MissingExtraError
 try:
     import httptools
 except ImportError as error:
-    raise MissingExtraError("the proxy of language models", extra="llm-proxy") from error
+    raise MissingExtraError("the proxy of language models", extra="llm-proxy", why=error) from error
 
 _MOST_HEAD_BYTES = 64 * 1024
 _BUFFER_BYTES = 64 * 1024

@@ -24,7 +24,7 @@ try:
     from aiohappyeyeballs import start_connection
     from yarl import URL
 except ImportError as error:
-    raise MissingExtraError("the proxy of language models", extra="llm-proxy") from error
+    raise MissingExtraError("the proxy of language models", extra="llm-proxy", why=error) from error
 
 _KEEP_ALIVE_S = 20.0
 """Shorter than what servers usually have, so that a call rarely meets a connection that was just closed."""

@@ -19,7 +19,7 @@ from headgate.policy.problems import Path, PolicyError, Problem, shown
 try:
     import yaml
 except ImportError as error:
-    raise MissingExtraError("reading a policy file", extra="policy") from error
+    raise MissingExtraError("reading a policy file", extra="policy", why=error) from error
 
 LARGEST_BYTES = 1 << 20
 _MOST_VALUES = 100_000

@@ -157,6 +157,6 @@ def _member_of(kind: str, name: str) -> tuple[Callable[[], _Member], tuple[type[
     try:
         import zstandard
     except ImportError as error:
-        raise MissingExtraError(f"reading {name}, which zstd compressed,", extra="replay") from error
+        raise MissingExtraError(f"reading {name}, which zstd compressed,", extra="replay", why=error) from error
     decompressor = zstandard.ZstdDecompressor()
     return lambda: _Zstd(decompressor.decompressobj()), (zstandard.ZstdError,)

@@ -80,6 +80,11 @@ class Tickets(Protocol):
         """How often a process asks for its first ticket in a line, so that it is known to be alive."""
         ...
 
+    @property
+    def hears(self) -> bool:
+        """Whether this process hears now who is called."""
+        ...
+
     def add(self, ticket: Ticket) -> None:
         """Give a ticket its number, and wake it when it is called."""
         ...

@@ -7,7 +7,6 @@ states a full table looks at.
 from __future__ import annotations
 
 import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from headgate.holding import Hold
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation, Receipt
 from headgate.stores.protocol import BoundLimits, read_receipt
+from headgate.stores.python_lock import TableLock
 from headgate.units import CompiledLimit
 
 _SWEEP = 32
@@ -66,13 +66,13 @@ class PythonTable:
         self._on_full = on_full
         self._entries: OrderedDict[StateKey, _Entry] = OrderedDict()
         self._log_entries = 0
-        self._lock = threading.Lock()
+        self._lock = TableLock()
         self._counts = {"expired": 0, "evicted": 0, "refused_full": 0, "passed_full": 0}
         told_of_forks(self)
 
     def after_fork(self) -> None:
         """Begin with a new lock in a child process, which goes on with its parent's states."""
-        self._lock = threading.Lock()
+        self._lock = TableLock()
 
     def stats(self) -> dict[str, int]:
         with self._lock:

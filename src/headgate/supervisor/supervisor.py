@@ -87,9 +87,9 @@ class Supervisor:
         for end in (self._signals, self._signalled):
             end.setblocking(False)
         os.set_blocking(self._ready_reader, False)
+        signal.set_wakeup_fd(self._signalled.fileno())
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)  # the wakeup descriptor tells which
-        signal.set_wakeup_fd(self._signalled.fileno())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # one may have come while this process started
         gc.collect()
         gc.freeze()  # what is there now stays shared: the collector of a worker does not write into it

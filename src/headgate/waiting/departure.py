@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+
+
+class ClientLeft(BaseException):
+    """Ends the wait of a thread whose client is gone, as an interrupt does: it takes nothing and leaves its line."""
 
 
 class Departure:
@@ -30,3 +35,13 @@ class Departure:
     def end(self) -> None:
         """The wait has ended."""
         self._call = None
+
+    def wait(self, event: threading.Event, seconds: float | None) -> None:
+        """Wait in this thread until an event is set, at most so long. Raises ClientLeft once the client is gone."""
+        self.begin(event.set)
+        try:
+            event.wait(seconds)
+        finally:
+            self.end()
+        if self.gone:
+            raise ClientLeft

@@ -57,6 +57,30 @@ class FreedPlaces:
             call()
 
 
+class FreedKeys:
+    """Who waits in this process for places of a limiter's keys, whose limits are bound."""
+
+    __slots__ = ("_bound", "_places")
+
+    def __init__(self, bound: Any, places: FreedPlaces) -> None:
+        self._bound = bound
+        self._places = places
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def add(self, key: Key, call: Callable[[], object]) -> None:
+        """Call this whenever places of a key are freed."""
+        self._places.add(self._place(key), call)
+
+    def remove(self, key: Key, call: Callable[[], object]) -> None:
+        self._places.remove(self._place(key), call)
+
+    def _place(self, key: Key) -> int:
+        """The place that ids of holds tell of a key."""
+        return read_id(self._bound.id_of(key, _ANY_NAME))[1]
+
+
 class FreeingLimits:
     """Limits that are bound to a store, which tell `FreedPlaces` when one of their holds is settled or forgotten."""
 

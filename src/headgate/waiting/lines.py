@@ -19,12 +19,12 @@ from headgate.algorithms.table import State
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import StoreError
-from headgate.holding import Hold, read_id
+from headgate.holding import Hold
 from headgate.keys import Key, encode_key
 from headgate.stores.lines import StoreLine, Ticket
 from headgate.stores.protocol import Store
-from headgate.waiting.freed import FreedPlaces, freed_places
-from headgate.waiting.plan import Plan
+from headgate.waiting.freed import FreedKeys, freed_places
+from headgate.waiting.plan import AHEAD_US, Plan
 from headgate.waiting.steps import (
     Answer,
     Extend,
@@ -49,9 +49,6 @@ MOST_WAITERS = 10_000
 
 _NAME_BYTES = 16
 
-_AHEAD_US = 1_000
-"""A caller that passes so much sooner than planned has found more than the plan knew of."""
-
 
 class WaitingLines:
     """The waiting lines of one limiter, one for each key that is waited for.
@@ -73,10 +70,10 @@ class WaitingLines:
         self._bound = bound
         self._most = most
         self._verdicts = Verdicts(limits, clock)
-        self._places: FreedPlaces | None = freed_places(store) if self._verdicts.has_places else None
+        self._places = FreedKeys(bound, freed_places(store)) if self._verdicts.has_places else None
         self._shared = shared_lines(store, self._limits, clock)
         self._lines = self._shared.by_key
-        self._in_store = StoreLines(self._verdicts, clock, most)
+        self._in_store = StoreLines(self._verdicts, clock, most, self._places)
         self._answers = store.failure == "never" or bool(self._limits[0].on_store_error)
         """Whether what the store cannot decide is decided in its place."""
 
@@ -204,7 +201,7 @@ class WaitingLines:
         if asked.name not in self._lines:
             self._lines[asked.name] = line
             if self._places is not None:
-                self._places.add(self._place(asked), line.call_first)
+                self._places.add(asked.keys[0], line.call_first)
         return ticket, turn_us - now_us
 
     def _is_full(self) -> bool:
@@ -229,20 +226,16 @@ class WaitingLines:
             was_first = line.tickets[0] is ticket
             line.tickets.remove(ticket)
             self._shared.waiting -= 1
-            if not admitted or self._clock.now_us() + line.ahead_us < ticket.turn_us - _AHEAD_US:
+            if not admitted or self._clock.now_us() + line.ahead_us < ticket.turn_us - AHEAD_US:
                 line.plan = None
             if not line.tickets:
                 del self._lines[asked.name]
                 if self._places is not None:
-                    self._places.remove(self._place(asked), line.call_first)
+                    self._places.remove(asked.keys[0], line.call_first)
             elif was_first:
                 following = line.tickets[0]
         if following is not None:
             following.call()
-
-    def _place(self, asked: Request) -> int:
-        """The place that ids of holds tell of a key."""
-        return read_id(self._bound.id_of(asked.keys[0], b"-"))[1]
 
     def _drop_plan(self, name: str) -> None:
         with self._shared.lock:

@@ -9,6 +9,9 @@ from headgate.algorithms.transition import Step, decide
 from headgate.decision import NamedLimit
 from headgate.waiting.steps import Costs
 
+AHEAD_US = 1_000
+"""A caller that passes so much sooner than planned has found more than the plan knew of."""
+
 
 class Plan:
     """When the callers in line will pass, one after another, if no other request takes anything.

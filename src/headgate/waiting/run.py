@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, Clock
@@ -18,6 +19,7 @@ from headgate.errors import HeadgateError
 from headgate.operation import Operation, Receipt
 from headgate.stores.lines import Ticket
 from headgate.waiting import loop_timer
+from headgate.waiting.departure import Departure
 from headgate.waiting.steps import (
     Answer,
     AskFirst,
@@ -35,9 +37,10 @@ from headgate.waiting.steps import (
 )
 
 
-def run(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK) -> Any:
-    """The answer that the steps come to, waited for in this thread."""
+def run(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK, departure: Departure | None = None) -> Any:
+    """The answer that the steps come to, waited for in this thread. Raises ClientLeft as a `departure` tells."""
     doing = _Doing(bound, clock)
+    doing.departure = departure
     try:
         return drive(steps, doing.do)
     except Exception:
@@ -111,6 +114,8 @@ class _Taking:
 class _Doing(_Taking):
     """How steps are done in a thread."""
 
+    departure: Departure | None = None
+
     def do(self, step: Any) -> Any:
         match step:
             case Operation() if not step.commit:
@@ -124,9 +129,10 @@ class _Doing(_Taking):
             case Read(keys):
                 return self._bound.read(keys)
             case Sleep(seconds):
-                return self._interruptible(time.sleep, seconds)
+                sleep = time.sleep if self.departure is None else partial(self.departure.wait, threading.Event())
+                return self._interruptible(sleep, seconds)
             case Stand(ticket, seconds):
-                return _stand(ticket, seconds)
+                return _stand(ticket, seconds, self.departure)
             case Join(join, leave):
                 self._leaving = leave
                 return join()
@@ -268,11 +274,12 @@ def _ask_first(step: AskFirst) -> Any:
     return step.ask(asking, None) if isinstance(asking, Operation) else step.ask(asking.operation, asking.hold)
 
 
-def _stand(ticket: Ticket, seconds: float) -> None:
+def _stand(ticket: Ticket, seconds: float, departure: Departure | None = None) -> None:
     event = threading.Event()
     ticket.wake = event.set
     if not ticket.called:
-        event.wait(seconds if seconds < threading.TIMEOUT_MAX else None)
+        wait = event.wait if departure is None else partial(departure.wait, event)
+        wait(seconds if seconds < threading.TIMEOUT_MAX else None)
 
 
 async def _stand_async(ticket: Ticket, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from headgate.clock import US_PER_SECOND
@@ -11,7 +12,7 @@ from headgate.errors import ArgumentError
 from headgate.holding import Hold, Reserved
 from headgate.keys import Key
 from headgate.operation import Operation
-from headgate.stores.lines import Ticket
+from headgate.stores.lines import LinePlace, StoreLine, Ticket
 
 FOREVER_US = 1 << 51
 """No timeout: about 71 years."""
@@ -134,6 +135,18 @@ def is_held(asked: Request) -> Generator[IsHeld, Any, bool]:
         return False
     held: bool = yield IsHeld(asked.holding.whole_id)
     return held
+
+
+def ask_first(line: StoreLine, place: LinePlace, asked: Request, timeout_us: int) -> Generator[Any, Any, Answer | None]:
+    """What comes of asking at once; None, and nothing is taken, where callers are in line."""
+    ask, is_waited_for = line.ask, line.is_waited_for
+    step: Any = asked.asking(timeout_us)
+    if ask is not None:
+        step = AskFirst(step, partial(ask, place))
+    elif is_waited_for is not None and (yield LineStep(partial(is_waited_for, place))):
+        return None
+    answer: Answer | None = yield step
+    return answer
 
 
 def timeout_us(timeout: float | None) -> int:

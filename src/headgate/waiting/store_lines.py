@@ -17,11 +17,11 @@ from headgate.algorithms.table import State
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision
 from headgate.forks import told_of_forks
-from headgate.stores.lines import Joined, LinePlace, StoreLine, Ticket
-from headgate.waiting.plan import Plan
+from headgate.stores.lines import Joined, LinePlace, StoreLine, Ticket, Tickets
+from headgate.waiting.freed import FreedKeys
+from headgate.waiting.plan import AHEAD_US, Plan
 from headgate.waiting.steps import (
     Answer,
-    AskFirst,
     Join,
     Leave,
     LineStep,
@@ -30,6 +30,7 @@ from headgate.waiting.steps import (
     Sleep,
     Stand,
     WaitSteps,
+    ask_first,
     decision_in,
     is_held,
 )
@@ -38,15 +39,13 @@ from headgate.waiting.verdicts import FULL, Verdicts
 
 log = logging.getLogger("headgate")
 
-_AHEAD_US = 1_000
-"""A caller that passes so much sooner than planned has found more than the plan knew of."""
-
 
 class StoreLines:
     """The waiting lines of one limiter that are in the store, as this process sees them."""
 
-    def __init__(self, verdicts: Verdicts, clock: Clock, most: int) -> None:
+    def __init__(self, verdicts: Verdicts, clock: Clock, most: int, freed: FreedKeys | None) -> None:
         self._verdicts = verdicts
+        self._freed = freed
         self._clock = clock
         self._most = most
         self._lock = LineLock()
@@ -70,7 +69,7 @@ class StoreLines:
         place = line.place(asked.keys)
         first: Answer | None = None
         if asked.name not in self._known:
-            first = yield from _ask_first(line, place, asked, timeout_us)
+            first = yield from ask_first(line, place, asked, timeout_us)
         if first is None and (yield from is_held(asked)):
             first = yield asked.asking(timeout_us)
         if first is not None:
@@ -238,7 +237,7 @@ class StoreLines:
         """Whether a plan that foretold this moment is still good for those behind."""
         with self._lock:
             known = self._known[asked.name]
-            return self._clock.now_us() + known.ahead_us >= ticket.turn_us - _AHEAD_US
+            return self._clock.now_us() + known.ahead_us >= ticket.turn_us - AHEAD_US
 
     def _leads(self, asked: Request, ticket: Ticket) -> bool:
         """Whether a ticket is the first that this process has in its line."""
@@ -257,7 +256,12 @@ class StoreLines:
 
     def _enter(self, line: StoreLine, asked: Request, ticket: Ticket) -> None:
         with self._lock:
-            known = self._known.setdefault(asked.name, KnownLine())
+            known = self._known.get(asked.name)
+            if known is None:
+                known = self._known[asked.name] = KnownLine()
+                if self._freed is not None and not line.turns.hears:
+                    known.call_freed = partial(_call_first, line.turns, known)
+                    self._freed.add(asked.keys[0], known.call_freed)
             known.entered += 1
             self.waiting += 1
             ticket.abandon = partial(self._exit, line, asked, ticket)
@@ -280,21 +284,16 @@ class StoreLines:
             self.waiting -= 1
             if not known.entered:
                 del self._known[asked.name]
+                if self._freed is not None and known.call_freed is not None:
+                    self._freed.remove(asked.keys[0], known.call_freed)
             elif led and known.tickets and not known.tickets[0][1].is_first:
                 leading = known.tickets[0][1]
         if leading is not None:
             leading.call()
 
 
-def _ask_first(
-    line: StoreLine, place: LinePlace, asked: Request, timeout_us: int
-) -> Generator[Any, Any, Answer | None]:
-    """What comes of asking at once; None, and nothing is taken, where callers are in line."""
-    ask, is_waited_for = line.ask, line.is_waited_for
-    step: Any = asked.asking(timeout_us)
-    if ask is not None:
-        step = AskFirst(step, partial(ask, place))
-    elif is_waited_for is not None and (yield LineStep(partial(is_waited_for, place))):
-        return None
-    answer: Answer | None = yield step
-    return answer
+def _call_first(turns: Tickets, known: KnownLine) -> None:
+    """A place was freed in this process, which no message may tell: the first that it has in the line asks."""
+    tickets = known.tickets
+    if tickets and not turns.hears:
+        tickets[0][1].call()

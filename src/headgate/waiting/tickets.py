@@ -55,6 +55,8 @@ class KnownLine:
 
     ahead_us: int = 0
     entered: int = 0
+    call_freed: Callable[[], object] | None = None
+    """What is called when this process frees a place of the key, where the store might not call."""
 
     @property
     def now(self) -> Known:

@@ -41,7 +41,7 @@ from headgate.stores.guard.fallback import Choice, check_choice
 from headgate.stores.guard.rescued import RescuedLimits
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
-from headgate.waiting.departure import Departure
+from headgate.waiting.departure import ClientLeft, Departure
 from headgate.waiting.steps import timeout_us
 
 _log = logging.getLogger("headgate")
@@ -322,8 +322,13 @@ class RequestLimits:
             check_asyncio(NEEDS_ASYNCIO)
         remaining: float | None = getattr(request, "time_remaining", None)
         timeout = self._wait if remaining is None else min(self._wait, max(remaining, 0.0))
+        departure: Departure | None = getattr(request, "departure", None)
+        if departure is not None and not self._asynchronous:
+            try:
+                return limiter.acquire_for(departure, counted, cost, timeout)
+            except ClientLeft:
+                return self._refused(limits)
         acquiring = limiter.acquire(counted, cost, timeout=timeout)
-        departure: Departure | None = getattr(request, "departure", None) if self._asynchronous else None
         return acquiring if departure is None else self._acquire_for(departure, acquiring, limits)
 
     async def _acquire_for(self, departure: Departure, acquiring: Any, limits: AnyLimits) -> Decision:

@@ -23,6 +23,7 @@ from headgate.integrations.django.request import DjangoRequest, environ_of
 from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.sent import Sent, counted
 from headgate.integrations.response_exchange import ResponseExchange, first_told, told_on, untold
+from headgate.waiting.departure import Departure
 
 
 class DjangoExchange(ResponseExchange):
@@ -37,6 +38,9 @@ class DjangoExchange(ResponseExchange):
 
     None where a judgement says it.
     """
+
+    departure: Departure | None = None
+    """What tells the threads of a request on ASGI that its client is gone."""
 
     def judge_site(self, enforcer: Enforcer, request: Any) -> Refusal | None:
         """Why the limits of the site refuse a request, None where it passes; no other limit is asked before them."""

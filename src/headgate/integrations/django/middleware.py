@@ -16,6 +16,7 @@ from headgate.integrations.django.refusals import answer_refusal, answer_refusal
 from headgate.integrations.django.request import DjangoRequest
 from headgate.integrations.django.routing import is_set_apart
 from headgate.integrations.django.site import site
+from headgate.waiting.departure import Departure
 
 
 class RateLimitMiddleware:
@@ -62,6 +63,7 @@ class RateLimitMiddleware:
 
     async def _call_async(self, request: Any) -> Any:
         exchange, refusal = opened(request)[0], None
+        exchange.departure = departure = Departure()
         if self._enforcer is not None and not is_set_apart(request):
             asked = DjangoRequest(request, asynchronous=True)
             refusal = (await exchange.judge_async(self._enforcer, asked, environ=asked.environ)).refusal
@@ -71,6 +73,7 @@ class RateLimitMiddleware:
             try:
                 response = await self._get_response(request)
             except BaseException as error:  # the client is gone, say; what was charged is settled
+                departure.leave()
                 await exchange.fail_async(error)
                 raise
         return await exchange.finish_async(request, response)

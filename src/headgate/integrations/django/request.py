@@ -18,6 +18,7 @@ from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.site import NotThereYet
 from headgate.policy.request import Request
 from headgate.policy.sent_values import sent_text
+from headgate.waiting.departure import Departure
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _IN_A_PATH = "/:@!$&'()*+,;=~"
@@ -63,6 +64,12 @@ class DjangoRequest(Request):
             return function(self.own)
         except failures.SynchronousOnlyOperation as error:  # the database: a user, a session
             raise NotThereYet(str(error), load) from error
+
+    @property
+    def departure(self) -> Departure | None:
+        """What tells that the client is gone, to a thread of a request on ASGI; a task is cancelled then."""
+        exchange = None if self._asynchronous else getattr(self.django, "_headgate", None)
+        return None if exchange is None else exchange.departure
 
     @property
     def environ(self) -> Any:

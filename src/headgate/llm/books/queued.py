@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import atexit
 import logging
+import queue
 import threading
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
-from queue import Empty, SimpleQueue
+from queue import Empty
 from types import TracebackType
 from typing import Any, Protocol, Self
 from weakref import WeakSet
@@ -87,14 +88,27 @@ class QueuedBooks:
 
     def _renew(self) -> None:
         """Begin with nothing: at first, and in a child process, where the entries of the parent are the parent's."""
-        self._queue: SimpleQueue[Entry | _Mark] = SimpleQueue()
         self._drops = _Drops()
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._hurry = threading.Event()
-        self._ending = threading.Lock()
         self._given_up = False
         self._has_told_failure = self._has_told_drops = False
+        self._make_queue()
+
+    def _make_queue(self) -> None:
+        self._queue: queue.SimpleQueue[Entry | _Mark] = queue.SimpleQueue()
+        self._hurry = threading.Event()
+        self._starting, self._ending = threading.Lock(), threading.Lock()
+
+    def _fit(self) -> None:
+        """Have a queue of greenlets where gevent has replaced threads since, as in a forked worker of gunicorn.
+
+        To wait for one of before would hold up the whole process.
+        """
+        if self._thread is None and type(self._queue) is not queue.SimpleQueue:
+            before = self._queue
+            self._make_queue()
+            while not before.empty():
+                self._queue.put(before.get_nowait())
 
     @property
     def name(self) -> str:
@@ -117,6 +131,7 @@ class QueuedBooks:
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until all that was added is written; False where that takes longer than `timeout` seconds."""
+        self._fit()
         if self._thread is None and self._queue.empty():
             return True
         mark = _Mark(ends=False)
@@ -130,6 +145,7 @@ class QueuedBooks:
 
         What is added later opens it again. At the end of a program, `close` is called by itself.
         """
+        self._fit()
         with self._ending:
             if self._thread is None and self._queue.empty():
                 self._file.close()
@@ -163,6 +179,7 @@ class QueuedBooks:
 
     def _start(self, *, waits: bool = False) -> None:
         """Start the thread that writes, once. Where another thread is about to, it `waits` for that."""
+        self._fit()
         if self._thread is not None or not self._starting.acquire(blocking=waits):
             return
         try:

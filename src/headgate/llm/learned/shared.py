@@ -145,6 +145,7 @@ class SharedLearned(LearnedHere):
             if self._is_running or self._is_closed:
                 return
             self._is_running, self._read_from = True, MOST_UNREAD
+            self._sharing = threading.Lock()  # gevent may have replaced it: a greenlet that asks lets others run
         wake = self._wake
         arguments = (ref(self, lambda _: wake.set()), wake, self._closing, self._every_s)
         try:

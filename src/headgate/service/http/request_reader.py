@@ -16,7 +16,7 @@ from headgate.service.http.targets import ascii_line, path_of
 try:
     import httptools
 except ImportError as error:
-    raise MissingExtraError("the service", extra="service") from error
+    raise MissingExtraError("the service", extra="service", why=error) from error
 
 IDLE, HEAD, BODY = range(3)
 """Phases: between requests, in a request's head (or before the first byte of all), in its body."""

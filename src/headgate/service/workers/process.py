@@ -17,7 +17,7 @@ from headgate.supervisor.reloading import reload_when_told
 try:
     import uvloop
 except ImportError as error:
-    raise MissingExtraError("the service", extra="service") from error
+    raise MissingExtraError("the service", extra="service", why=error) from error
 
 log = logging.getLogger("headgate")
 

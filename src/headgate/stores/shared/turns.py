@@ -68,6 +68,9 @@ class _Listener:
 class ZoneTurns:
     """Who waits in this process. `lines` are those of the zone, `shown` is what the log calls it."""
 
+    hears = True
+    """Without its thread, no caller waits in a line of the zone."""
+
     def __init__(self, lines: Any, shown: str) -> None:
         self._lines = lines
         self._shown = shown
