@@ -28,7 +28,7 @@ class Alike:
 
     def __init__(self, seed: int, keys: int) -> None:
         self.random, self.keys, self.clock = random.Random(seed), keys, ManualClock()
-        room: dict[str, dict[str, Any]] = {"shared": {"size": 2 << 20, "max_holds": 1800}}
+        room: dict[str, dict[str, Any]] = {"shared": {"size": 8 << 20, "max_holds": 7000}}
         stores = [make_store(kind, **room.get(kind, {})) for kind in KINDS]
         self.limiters = [
             [Limiter(limits, store=store, name=f"limits{number}", clock=self.clock) for store in stores]
