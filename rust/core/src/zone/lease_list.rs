@@ -178,8 +178,9 @@ impl MappedBacking<'_> {
     fn leases_before(&self, key: u32, lease: Lease) -> [u32; LANES] {
         let (mut before, mut at, mut left) = ([key; LANES], key, self.journal.held.pool().len());
         let mut links = self.links(at);
-        if links == [0; LANES / 2] {
-            return before; // a key without leases, as most are
+        let first = link_of(&links, 0);
+        if first == 0 || self.is(first, Kind::Lease) && !self.is_before(first, lease) {
+            return before; // a key without leases, or the lease that is the first to end, as most are
         }
         for lane in (0..LANES).rev() {
             loop {
@@ -187,7 +188,7 @@ impl MappedBacking<'_> {
                 if next == 0 || !self.is(next, Kind::Lease) {
                     break;
                 }
-                if (self.number(next, UNTIL), self.cell(next, NUMBER)) >= (lease.until, lease.number) {
+                if !self.is_before(next, lease) {
                     break;
                 }
                 if left == 0 {
@@ -201,6 +202,12 @@ impl MappedBacking<'_> {
             before[lane] = at;
         }
         before
+    }
+
+    /// Whether the lease of a cell comes before another one.
+    #[inline(always)]
+    fn is_before(&self, cell: u32, lease: Lease) -> bool {
+        (self.number(cell, UNTIL), self.cell(cell, NUMBER)) < (lease.until, lease.number)
     }
 
     /// The links of a lease that comes behind these on its lanes.
