@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from headgate.amounts import REQUESTS, Amount
@@ -16,16 +16,14 @@ class Concurrent(Limit):
 
     limit: int
     of: str
+    compiled: CompiledLimit = field(compare=False)  # pyright: ignore[reportIncompatibleMethodOverride]
     algorithm: ClassVar[str] = "concurrent"
     is_rate: ClassVar[bool] = False
 
     def __init__(self, *, limit: Amount, of: str = REQUESTS) -> None:
         of = read_unit(self, of)
-        set_fields(self, limit=whole(self, "limit", limit, least=0, of=of), of=of)
-
-    @property
-    def compiled(self) -> CompiledLimit:
-        return CompiledLimit(self.algorithm, 1, self.limit, 1)
+        most = whole(self, "limit", limit, least=0, of=of)
+        set_fields(self, limit=most, of=of, compiled=CompiledLimit(self.algorithm, 1, most, 1))
 
     @property
     def quota(self) -> int:
