@@ -38,9 +38,17 @@ _without_thread = False
 
 def in_collector() -> bool:
     """Whether this is called by the garbage collector of a program that goes on."""
-    if sys.is_finalizing() or next(reversed(_phases)) == "stop":
+    if sys.is_finalizing() or _last_phase() == "stop":
         return False
     return getattr(_here, "start", None) is _phases["start"]
+
+
+def _last_phase() -> str:
+    while True:
+        try:
+            return next(reversed(_phases))
+        except RuntimeError:  # a collection began or ended between two steps of this: look again
+            continue
 
 
 def call_outside(call: Callable[[], object]) -> None:

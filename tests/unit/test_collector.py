@@ -176,6 +176,19 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+def test_collections_that_begin_and_end_meanwhile_are_no_error() -> None:
+    before, answers = gc.get_threshold(), set()
+    gc.set_threshold(1)
+    try:
+        for _ in range(50_000):
+            circle: list[Any] = []
+            circle.append(circle)
+            answers.add(collector.in_collector())
+    finally:
+        gc.set_threshold(*before)
+    assert answers == {False}
+
+
 def test_a_program_that_ends_does_what_is_left() -> None:
     program = """
         import threading
