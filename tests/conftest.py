@@ -6,13 +6,14 @@ import gc
 import os
 import signal
 from functools import cache
+from pathlib import Path
 
 import pytest
 import redis.utils
 from hypothesis import HealthCheck, Phase, settings
 
-from headgate import limit_text
-from subjects import CORES, HOLDING, KINDS, close_stores, deciding
+from headgate import ConfigError, SharedStore, limit_text
+from subjects import CORES, HOLDING, KINDS, ZONES, close_stores, deciding
 
 pytest_plugins = ["redis_fixtures", "fronts"]
 
@@ -55,6 +56,16 @@ settings.register_profile(
     "long", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile(os.environ.get("HEADGATE_LAWS", "ci"))
+
+
+def pytest_sessionstart() -> None:
+    """Let go of zones that another version has left on this machine: services would not start on their default one."""
+    for path in Path("/dev/shm").glob(f"headgate-{os.geteuid()}-*") if ZONES else ():
+        try:
+            SharedStore(path)
+        except ConfigError as error:
+            if "is a zone of layout" in str(error):
+                path.unlink(missing_ok=True)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ sys.meta_path.insert(0, Tell())
 """
 SCRIPT = [str(Path(sys.executable).with_name("headgate"))]
 IMPORTS = ["headgate.decision", "headgate.cli.commands", "headgate.service.workers.single"]
+
+
+@pytest.fixture(autouse=True)
+def unblocked() -> Iterator[None]:
+    """Tests of commands in this process may have left SIGHUP blocked, as `serve` does while it starts."""
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def started(folder: Path, number: signal.Signals, at: str, command: list[str]) -> subprocess.Popen[str]:
