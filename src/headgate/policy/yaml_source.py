@@ -91,33 +91,39 @@ def read_document(text: bytes | str, source: str, *, kind: str = "policy", begin
 
 def unusable_texts(document: Document) -> Iterator[Problem]:
     """A problem for each name and text of a document that nothing can be called, sent or stored as."""
-    waiting: list[tuple[Path, Any]] = [((), document.value)]
-    while waiting:
-        path, value = waiting.pop()
+    for path, value in _values(document):
         if len(path) > _DEEPEST:
             yield document.problem(path[:1], f"nested deeper than {_DEEPEST} levels")
             return
         if isinstance(value, Mapping):
-            for name, content in value.items():
+            for name in value:
                 if isinstance(name, str) and (bad := _NO_TEXT.search(name)):
                     yield document.problem((*path, name), f"the name of a field {_holds(bad[0])}")
-                waiting.append(((*path, name), content))
-        elif isinstance(value, list | tuple):
-            waiting.extend(((*path, place), content) for place, content in enumerate(value))
         elif isinstance(value, str) and (bad := _NO_TEXT.search(value)):
             yield document.problem(path, f"the text {_holds(bad[0])}")
 
 
 def names_that_are_no_text(document: Document) -> Iterator[Problem]:
-    """A problem for each name that only a mapping in a program can have: in a file every name is text."""
+    """A problem for each name that only a mapping in a program can have: in a file every name is text.
+
+    Of a document that is not nested too deep, see `unusable_texts`: a mapping in a program may hold itself.
+    """
+    for path, value in _values(document):
+        for name in value if isinstance(value, Mapping) else ():
+            if not isinstance(name, str):
+                yield document.problem((*path, name), f"must be text, not {shown(name)}")
+
+
+def _values(document: Document) -> Iterator[tuple[Path, Any]]:
+    """All values of a document, with their paths; those inside a value behind it."""
     waiting: list[tuple[Path, Any]] = [((), document.value)]
     while waiting:
         path, value = waiting.pop()
-        items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-        for name, content in items:
-            if isinstance(value, Mapping) and not isinstance(name, str):
-                yield document.problem((*path, name), f"must be text, not {shown(name)}")
-            waiting.append(((*path, name), content))
+        yield path, value
+        if isinstance(value, Mapping):
+            waiting.extend(((*path, name), content) for name, content in value.items())
+        elif isinstance(value, list | tuple):
+            waiting.extend(((*path, place), content) for place, content in enumerate(value))
 
 
 def _holds(character: str) -> str:
