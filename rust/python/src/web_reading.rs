@@ -38,7 +38,7 @@ impl WebName {
     }
 }
 
-/// What a scope of ASGI has, by name: at hand with what is read, where a request begins.
+/// The names of what every scope of ASGI has, made once: each request looks them up.
 pub struct ScopeNames {
     pub kind: Py<PyString>,
     pub method: Py<PyString>,
