@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -59,13 +61,17 @@ settings.load_profile(os.environ.get("HEADGATE_LAWS", "ci"))
 
 
 def pytest_sessionstart() -> None:
-    """Let go of zones that another version has left on this machine: services would not start on their default one."""
+    """Let go of zones that another version has left on this machine and no process uses: services take their default
+    one, and would not start on those."""
     for path in Path("/dev/shm").glob(f"headgate-{os.geteuid()}-*") if ZONES else ():
         try:
             SharedStore(path)
         except ConfigError as error:
-            if "is a zone of layout" in str(error):
-                path.unlink(missing_ok=True)
+            if "is a zone of layout" not in str(error):
+                continue
+            with suppress(OSError), path.open("rb") as file:  # it is gone already, or in use
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

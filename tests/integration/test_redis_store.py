@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis_askers import COLOURS, SLACK_S, Asker, tally, wait_for
 from redis_servers import Server, single
+from sockets import open_sockets
 from stalls import stalled_s, timed
 from tcp_proxy import HOST, TcpProxy
 
@@ -858,13 +859,6 @@ def test_a_server_with_tls_is_asked_once_it_is_known(colour: str) -> None:
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_a_closed_store_has_no_open_socket_though_the_event_loop_ends_right_after(tls: bool, stopped: bool) -> None:
     """Over TLS a server has to agree to the end of a connection; one that stands still is not waited for."""
-
-    def open_sockets() -> set[str]:
-        found = set()
-        for link in Path("/proc/self/fd").iterdir():
-            with suppress(OSError):
-                found.add(str(link.readlink()))
-        return {name for name in found if name.startswith("socket:")}
 
     async def ask_and_close(server: Server) -> set[str]:
         options = {"ssl_ca_certs": str(server.ca_file)} if tls else {}

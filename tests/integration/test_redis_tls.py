@@ -6,7 +6,6 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +16,7 @@ from certificates import Authority, Pair
 from cryptography import x509
 from redis_askers import COLOURS, Asker
 from redis_servers import SERVICE, Certificates, Server, cluster, sentinels, single, wait_until
+from sockets import open_sockets
 from tcp_proxy import HOST, TcpProxy, hold_port
 
 from headgate import ConfigError, RedisStore, StoreUnavailable
@@ -234,12 +234,3 @@ def test_a_server_that_says_nothing_after_its_certificate_keeps_no_socket_open(a
         left = asyncio.run(connect())
         with accepted.result(10) as peer:
             assert left == {str(Path(f"/proc/self/fd/{peer.fileno()}").readlink())}
-
-
-def open_sockets() -> set[str]:
-    """The sockets of this process."""
-    found = set()
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            found.add(str(link.readlink()))
-    return {name for name in found if name.startswith("socket:")}

@@ -22,35 +22,11 @@ from headgate.stores.guard.fallback import Fallback
 from headgate.stores.guard.late_limits import bound_or_late
 from headgate.stores.guard.rescued import RescuedLimits
 from headgate.testing import ManualClock
+from remote_store import RemoteStore
 
 
-class Remote(MemoryStore):
-    """A store that answers while it is `up`, to threads and to event loops."""
-
-    blocking = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = True
-        self.asked: list[tuple[Any, ...]] = []
-
-    def reached(self) -> None:
-        if not self.up:
-            raise StoreTimeout("no answer in time")
-
-    def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        store, bound = self, super().bind(limits, clock=clock)
-
-        class Limits:
-            def __getattr__(self, name: str) -> Callable[..., Any]:
-                def ask(*arguments: Any, **options: Any) -> Any:
-                    store.reached()
-                    store.asked.append((name, *arguments))
-                    return getattr(bound, name)(*arguments, **options)
-
-                return ask
-
-        return Limits()
+class Remote(RemoteStore):
+    """One for event loops, too."""
 
     def bind_async(self, limits: Any, *, clock: Any = None) -> Any:
         bound = self.bind(limits, clock=clock)
@@ -269,7 +245,7 @@ def test_limits_that_cannot_be_bound_are_bound_when_they_are_asked_and_the_store
 
     def bind() -> Any:
         nonlocal bindings
-        store.reached()
+        store.ping()
         bindings += 1
         return store.bind(limits(), clock=ManualClock())
 

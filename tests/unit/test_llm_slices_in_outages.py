@@ -7,37 +7,19 @@ from typing import Any
 
 import pytest
 
-from headgate import GuardedStore, MemoryStore, StoreTimeout
+from headgate import GuardedStore
 from headgate.llm import LlmGate
 from headgate.testing import ManualClock
+from remote_store import RemoteStore
 
 SLICED = {"name": "out", "by": ["user"], "limits": "1000 output_tokens/hour bucket", "hold": "slices"}
 WORDS = 300
 
 
-class Remote(MemoryStore):
-    """A store that answers while it is `up`."""
+class Remote(RemoteStore):
+    """One that fails as a whole."""
 
-    blocking = True
     failure = "as a whole"
-    up = True
-
-    def ping(self) -> None:
-        if not self.up:
-            raise StoreTimeout("no answer in time")
-
-    def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        store, bound = self, super().bind(limits, clock=clock)
-
-        class Limits:
-            def __getattr__(self, name: str) -> Callable[..., Any]:
-                def ask(*arguments: Any, **named: Any) -> Any:
-                    store.ping()
-                    return getattr(bound, name)(*arguments, **named)
-
-                return getattr(bound, name) if name == "id_of" else ask
-
-        return Limits()
 
 
 @pytest.fixture
