@@ -71,14 +71,10 @@ class FreedKeys:
 
     def add(self, key: Key, call: Callable[[], object]) -> None:
         """Call this whenever places of a key are freed."""
-        self._places.add(self._place(key), call)
+        self._places.add(_place_of(self._bound, key), call)
 
     def remove(self, key: Key, call: Callable[[], object]) -> None:
-        self._places.remove(self._place(key), call)
-
-    def _place(self, key: Key) -> int:
-        """The place that ids of holds tell of a key."""
-        return read_id(self._bound.id_of(key, _ANY_NAME))[1]
+        self._places.remove(_place_of(self._bound, key), call)
 
 
 class FreeingLimits:
@@ -126,7 +122,7 @@ class FreeingLimits:
 
     def _tell_of(self, keys: tuple[Key, ...]) -> None:
         if self._waiting:
-            for place in {read_id(self.bound.id_of(key, _ANY_NAME))[1] for key in keys}:
+            for place in {_place_of(self.bound, key) for key in keys}:
                 self._waiting.freed(place)
 
 
@@ -142,6 +138,11 @@ def freeing(bound: Any, store: Store, limits: Sequence[NamedLimit]) -> Any:
         return FreeingLimits(bound, places)
     bound.call_when_freed(places.by_place, places.freed)
     return bound
+
+
+def _place_of(bound: Any, key: Key) -> int:
+    """The place that ids of holds tell of a key of these limits."""
+    return read_id(bound.id_of(key, _ANY_NAME))[1]
 
 
 def freed_places(store: Store) -> FreedPlaces:
