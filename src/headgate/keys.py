@@ -43,6 +43,8 @@ def whole_number(value: object) -> int | None:
 
     Integers are also members of an `IntEnum`, NumPy's, and all others that have `__index__`.
     """
+    if type(value) is int:
+        return value
     if isinstance(value, bool):
         return None
     try:

@@ -78,9 +78,9 @@ class HoldingTable(PythonTable):
                     self._holds.next_number(),
                     asked.digest,
                     costs,
-                    list(costs),
+                    costs,
                     [
-                        HeldLimit(limit, name, self._holds.key_or_new(name), [])
+                        HeldLimit(limit, name, self._holds.key_or_new(name))
                         for limit, name in zip(limits, names, strict=True)
                     ],
                     outcome.readings,
@@ -184,7 +184,7 @@ class HoldingTable(PythonTable):
             if uncharged or (extends and not costs[number]):
                 continue
             marked = mark(compiled, outcome.standing[number], now_us)
-            limit.parts.append(Part(compiled, costs[number], marked, limit.key.refunds))
+            limit.parts = (*limit.parts, Part(compiled, costs[number], marked, limit.key.refunds))
             if ALGORITHMS[compiled.algorithm].in_flight:
                 self._lease(record, limit, now_us)
 
@@ -212,7 +212,7 @@ class HoldingTable(PythonTable):
         if outcome.allowed:
             record.until_us = until_us
             record.forget_us = until_us + record.remember_us
-            record.held = [held + amount for held, amount in zip(record.held, more, strict=True)]
+            record.held = tuple([held + amount for held, amount in zip(record.held, more, strict=True)])
             if any(each):
                 self._holds.grow(record)
                 self._charge_parts(record, limits, each, outcome, now_us)
@@ -229,11 +229,15 @@ class HoldingTable(PythonTable):
                 changes.append((limit, *self._settled(limit, actuals[limit.definition.group], now_us)))
         for limit, numbers, state, refunds in changes:
             limit.key.refunds = refunds
-            if not state and limit.name in self._entries:
+            if limit.name not in self._entries:
+                if measure_us(numbers, state, now_us)[1] > 0:
+                    self._keep_debt(limit.name, numbers, state, now_us)
+            elif state:
+                self._keep(limit.name, numbers, state)
+            else:
                 self._drop(limit.name)  # a log without entries
-            elif limit.name in self._entries or measure_us(numbers, state, now_us)[1] > 0:
-                self._keep_settled(limit.name, numbers, state, now_us)
         for limit in record.limits:
+            limit.parts = ()  # nothing asks for them any more: they need not be remembered with the hold
             if limit.lease is not None:
                 limit.key.leases.take(limit.lease)
                 limit.lease = None
@@ -263,12 +267,12 @@ class HoldingTable(PythonTable):
             )
         return numbers, standing, refunds
 
-    def _keep_settled(self, name: StateKey, limit: CompiledLimit, state: State, now_us: int) -> None:
-        """Keep a state after a hold of it was settled; a debt of a key that was forgotten needs room like a new key."""
-        if name not in self._entries and self._reserve(Step(limit, None, 0), name, (), 0, now_us) is not None:
+    def _keep_debt(self, name: StateKey, limit: CompiledLimit, state: State, now_us: int) -> None:
+        """Keep the debt of a key that was forgotten: it needs room like a new key."""
+        if self._reserve(Step(limit, None, 0), name, (), 0, now_us) is not None:
             self._counts["passed_full"] += 1
-            return
-        self._keep(name, limit, state)
+        else:
+            self._keep(name, limit, state)
 
     def _after(self, asked: Sequence[NamedLimit], record: HoldRecord, now_us: int) -> tuple[Standing, ...]:
         """What the limits that are asked have now, of those of the hold."""

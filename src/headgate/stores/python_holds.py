@@ -33,17 +33,20 @@ class KeyHolds:
 
 @dataclass(slots=True)
 class HeldLimit:
-    """What a hold knows of one of its limits: its parts, none where it was not charged, and its lease on places."""
+    """What a hold knows of one of its limits: its lease on places, and its parts.
+
+    There are none where it was not charged, and once it is settled.
+    """
 
     definition: NamedLimit
     name: StateKey
     key: KeyHolds
-    parts: list[Part]
+    parts: tuple[Part, ...] = ()
     lease: Lease | None = None
 
     @property
     def cost(self) -> int:
-        return sum(part.cost for part in self.parts)
+        return sum([part.cost for part in self.parts])
 
 
 @dataclass(slots=True)
@@ -57,7 +60,7 @@ class HoldRecord:
     number: int
     digest: bytes
     costs: tuple[int, ...]
-    held: list[int]
+    held: tuple[int, ...]
     limits: list[HeldLimit]
     readings: tuple[Reading, ...]
     """What was answered first."""

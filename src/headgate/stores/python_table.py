@@ -202,10 +202,12 @@ class PythonTable:
             self._drop(name)  # nothing of it counts any more, for good too
 
     def _keep(self, name: StateKey, limit: CompiledLimit, state: State) -> None:
-        former = self._entries.get(name)
-        self._log_entries -= former.log_entries if former else 0
-        entry = _Entry(limit, state)
-        self._entries[name] = entry
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._entries[name] = _Entry(limit, state)
+        else:
+            self._log_entries -= entry.log_entries
+            entry.limit, entry.state, entry.refused = limit, state, False
         self._log_entries += entry.log_entries
 
     def _drop(self, name: StateKey) -> None:
