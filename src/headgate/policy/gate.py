@@ -25,6 +25,7 @@ from headgate.policy.compiled import ALL_RULES, Policy, Rule
 from headgate.policy.gate_acquiring import AsyncGateAcquiring, GateAcquiring
 from headgate.policy.gate_holds import GateHolds, LinesOfHolds
 from headgate.policy.held_groups import HeldGroups, made_of, requests_alone
+from headgate.policy.policy_file import check_path
 from headgate.policy.resolver import Resolved, Resolver
 from headgate.policy.rule_costs import GROUP_COSTS, GroupCosts
 from headgate.policy.rule_lines import lines_of_places
@@ -42,7 +43,10 @@ from headgate.waiting.steps import FOREVER_US
 
 
 def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
-    """A policy from a file's path or from values; raises PolicyError, or OSError for a file that cannot be read."""
+    """A policy from a file's path or from values.
+
+    Raises PolicyError, OSError for a file that cannot be read, and ConfigError for text that can be no path of one.
+    """
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, Mapping | str | PathLike):
@@ -50,7 +54,13 @@ def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
     from headgate.policy.compiler import compile_policy  # needs the extra `policy`, which a policy at hand does not
     from headgate.policy.load import build_policy, load_policy
 
-    return compile_policy(build_policy(policy) if isinstance(policy, Mapping) else load_policy(policy))
+    if isinstance(policy, Mapping):
+        return compile_policy(build_policy(policy))
+    try:
+        return compile_policy(load_policy(policy))
+    except OSError as error:
+        check_path(policy, error)
+        raise
 
 
 def native_gate(resolver: Any, store: Store) -> Any:
