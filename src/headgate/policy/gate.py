@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path as FilePath
+from threading import RLock
 from typing import Any
 
 from headgate import core
@@ -19,6 +20,7 @@ from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import answered
 from headgate.errors import ConfigError
+from headgate.forks import ProcessLock
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.operation import Operation
 from headgate.policy.compiled import ALL_RULES, Policy, Rule
@@ -103,8 +105,13 @@ class _BoundPolicy:
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
         self._take_policy(compiled)
+        self.before_reload: list[Callable[[Policy], object]] = []
+        """Called with the new policy before each reload: where one of them raises, the old policy stays."""
+
         self.reloaded: list[Callable[[], object]] = []
         """Called after each reload."""
+
+        self._reloading = ProcessLock(RLock)
 
     @property
     def policy(self) -> Policy:
@@ -146,15 +153,18 @@ class _BoundPolicy:
     def reload(self, policy: Policy | Mapping[str, Any] | str | FilePath) -> None:
         """Put another policy in force, completely or not at all; what was used stays used.
 
-        Raises PolicyError for a policy that cannot be used, ConfigError for one that the store cannot keep;
-        then the old one stays.
+        Raises PolicyError for a policy that cannot be used, ConfigError for one that the store cannot keep, or that
+        lacks what a middleware of this gate names: its `ruleset`, a unit of its `cost`. Then the old one stays.
         """
         compiled = read_policy(policy)
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
-        self._take_policy(compiled)
-        for listener in list(self.reloaded):
-            listener()
+        with self._reloading:  # all that follows this gate follows one policy, whoever reloads at the same time
+            for check in list(self.before_reload):
+                check(compiled)
+            self._take_policy(compiled)
+            for listener in list(self.reloaded):
+                listener()
 
     def _take_policy(self, policy: Policy) -> None:
         resolver = Resolver(policy, self._bind, self._on_store_error)

@@ -9,13 +9,13 @@ from typing import Any, cast
 from headgate.costs import read_units
 from headgate.decision import Decision
 from headgate.drive import answered, check_asyncio
-from headgate.errors import ConfigError
+from headgate.errors import ArgumentError, ConfigError
 from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, lease_us_of, reserved
 from headgate.http.server.options import AnyPolicy, cost_of, function_of
 from headgate.http.server.request_limits import Asked, Charge
 from headgate.http.server.web_gates import web_gate
 from headgate.keys import check_cost
-from headgate.policy.compiled import ALL_RULES
+from headgate.policy.compiled import ALL_RULES, Policy
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.stores.protocol import Store
@@ -49,10 +49,8 @@ class GateRequests:
         self.owned: Store | None = None
         """The store, if it was opened here."""
         self._gate = self._open(policy, told)
-        if self._ruleset not in tuple(self._gate.policy.rulesets):
-            known = ", ".join(self._gate.policy.rulesets)
-            raise ConfigError(f"ruleset is one of the policy's, {known}, not {self._ruleset!r:.60}")
-        self._cost = cost_of(told, self._check_cost)
+        self._check_ruleset(self._gate.policy)
+        self._cost = cost_of(told, lambda cost: _check_cost(cost, self._gate.policy))
         later = iscoroutinefunction(self._exempt) or iscoroutinefunction(self._cost)
         if later and not asynchronous:
             raise ConfigError("a coroutine function goes before an asyncio application only")
@@ -66,6 +64,15 @@ class GateRequests:
         """The gate that is asked."""
         gate: Gate | AsyncGate = self._gate
         return gate
+
+    def check(self, policy: Policy) -> None:
+        """Raise ConfigError for a policy under which no request could be asked for as the options say."""
+        self._check_ruleset(policy)
+        if not callable(self._cost):
+            try:
+                _check_cost(self._cost, policy)
+            except ArgumentError as error:
+                raise ConfigError(f"cost is {self._cost!r:.60}: {error}") from error
 
     @property
     def holds(self) -> bool:
@@ -129,12 +136,10 @@ class GateRequests:
             self.owned = gate.store
         return gate
 
-    def _check_cost(self, cost: Any) -> None:
-        """Raise ArgumentError for what is no cost of a request to this policy."""
-        if isinstance(cost, Mapping):
-            read_units(cost, self._gate.policy.units)
-        else:
-            check_cost(cost)
+    def _check_ruleset(self, policy: Policy) -> None:
+        if self._ruleset not in tuple(policy.rulesets):
+            known = ", ".join(policy.rulesets)
+            raise ConfigError(f"ruleset is one of the policy's, {known}, not {self._ruleset!r:.60}")
 
     def _ask(self, request: Request) -> Asked:
         if self._exempt is not None and self._exempt(request):
@@ -200,3 +205,11 @@ class GateRequests:
             request.charge = Charge(None, None, cost, 0, HeldRequest(came, asynchronous=self._asynchronous))
         decision: Decision = came.decision
         return decision
+
+
+def _check_cost(cost: Any, policy: Policy) -> None:
+    """Raise ArgumentError for what is no cost of a request to a policy."""
+    if isinstance(cost, Mapping):
+        read_units(cost, policy.units)
+    else:
+        check_cost(cost)
