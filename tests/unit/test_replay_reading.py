@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Callable
 from datetime import date
@@ -343,6 +344,15 @@ query2.lycos.cs.cmu.edu [29:23:53:36] "GET /Consumer.html HTTP/1.0" 200 1325
 tanuki.twics.com [30:00:00:12] "GET /News.html HTTP/1.0" 200 1014
 wpbfl2-45.gate.net [29:23:59:59] "GET / HTTP/1.0" 200 4889
 """
+
+
+@pytest.mark.parametrize(
+    "time",
+    ["31/Feb/2026:09:00:07 +0000", "15/Jan/1969:09:00:07 +0000", "2026-02-31 09:00:07", "2026-02-31 09:00:07.25"],
+)
+def test_a_time_that_cannot_be_read_is_told_as_it_is_written(time: str) -> None:
+    with pytest.raises(UnknownTime, match=re.escape(repr(time))):
+        TimeReader()(time)
 
 
 def test_a_log_whose_times_name_no_month_is_read_by_the_date_that_is_told(tmp_path: Path) -> None:
