@@ -127,6 +127,18 @@ def test_reloads_at_the_same_time_leave_all_that_asks_under_one_policy(core: str
     assert field_of(app) == '"login";q=7;w=60'
 
 
+@pytest.mark.parametrize("options", [{}, {"exempt": lambda request: False}])
+def test_a_request_that_comes_amid_a_reload_is_decided_by_one_of_both_policies(core: str, options: Any) -> None:
+    gate = Gate(policy("9/minute"), store=MemoryStore(core=core))  # type: ignore[arg-type]
+    policies = ["2 concurrent", "9/minute", "2 concurrent; 9/minute", "8/minute"]
+    told: list[str] = []
+    gate.reloaded.append(lambda: told.append(field_of(app)))  # before the middleware follows
+    app = wsgi.RateLimitMiddleware(answer, policy=gate, **options)
+    for limits in policies:
+        gate.reload(policy(limits))
+    assert len(told) == len(policies)
+
+
 def test_a_reload_may_reload_as_a_handler_of_a_signal_does(core: str) -> None:
     gate = Gate(policy(), store=MemoryStore(core=core))  # type: ignore[arg-type]
     orders = [policy("7/minute")]

@@ -77,6 +77,19 @@ def native_gate(resolver: Any, store: Store) -> Any:
     return core.native.NativeGate.of(resolver)
 
 
+class _PythonCalls:
+    """What native `GateCalls` are where Python decides."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+
+    def hit(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Any:
+        return self._resolver.decide(request, cost, ruleset, True)
+
+    def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Any:
+        return self._resolver.decide(request, cost, ruleset, False)
+
+
 class _BoundPolicy:
     """What the gates of both colours are made of."""
 
@@ -165,6 +178,17 @@ class _BoundPolicy:
             self._take_policy(compiled)
             for listener in list(self.reloaded):
                 listener()
+
+    def in_force(self) -> tuple[Policy, Callable[..., Any]]:
+        """The policy in force, and a `hit` (in asyncio `ask`) that goes on deciding by it, whatever is reloaded later.
+
+        A subclass's own is given as it is.
+        """
+        with self._reloading:
+            native, resolver = self._native, self._resolver
+        calls: Any = _PythonCalls(resolver) if native is None else core.native.GateCalls(native, resolver)  # type: ignore[union-attr]
+        method, usual, own = self._shortcuts(calls)[0]
+        return resolver.policy, own if getattr(type(self), method) is usual else getattr(self, method)
 
     def _take_policy(self, policy: Policy) -> None:
         resolver = Resolver(policy, self._bind, self._on_store_error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from headgate.costs import read_units
 from headgate.decision import Decision
@@ -39,6 +39,15 @@ _WITH_LIMITS = (
 """Options that a policy says itself."""
 
 
+class _Asking(NamedTuple):
+    """How a gate is asked under one policy, also while another one is put in force."""
+
+    waits: bool
+    holds: bool
+    hit: Callable[..., Any]
+    """That of `Gate.in_force`, where requests neither wait nor are held."""
+
+
 class GateRequests:
     """Asks one gate. `told` are `headgate.http.server.options.Options`. Raises ConfigError or PolicyError."""
 
@@ -56,8 +65,7 @@ class GateRequests:
             raise ConfigError("a coroutine function goes before an asyncio application only")
         self._later = later
         self._lease_us = lease_us_of(told)
-        self.waits = self.gate.policy.waits
-        """Whether requests may wait in line before they are refused, under the policy that `ask` was last told for."""
+        self._now = self._in_force()
 
     @property
     def gate(self) -> Gate | AsyncGate:
@@ -76,19 +84,23 @@ class GateRequests:
 
     @property
     def holds(self) -> bool:
-        """Whether requests may be held until their responses have ended, under the policy in force."""
-        return self.gate.policy.in_flight
+        """Whether requests may be held until their responses have ended, under the policy that is asked."""
+        return self._now.holds
+
+    @property
+    def waits(self) -> bool:
+        """Whether requests may wait in line before they are refused, under the policy that is asked."""
+        return self._now.waits
 
     @property
     def ask(self) -> Callable[[Request], Asked]:
-        """What decides for a request, under the policy in force."""
+        """What decides for a request, under the policy in force: from here on that is the one that is asked."""
+        self._now = self._in_force()
         if self._later:
             return self._ask_later
-        self.waits = self.gate.policy.waits
         every = self._exempt is None and self._cost == 1 and self._ruleset == ALL_RULES
         if every and not (self.holds or self.waits):
-            plain: Callable[[Request], Asked] = self._gate.ask if self._asynchronous else self._gate.hit
-            return plain
+            return self._now.hit
         return self._ask
 
     def web_gate(self, kind: type[Request], *, tells: bool | None, websockets: bool) -> Any:
@@ -136,6 +148,10 @@ class GateRequests:
             self.owned = gate.store
         return gate
 
+    def _in_force(self) -> _Asking:
+        policy, hit = self._gate.in_force()
+        return _Asking(policy.waits, policy.in_flight, hit)
+
     def _check_ruleset(self, policy: Policy) -> None:
         if self._ruleset not in tuple(policy.rulesets):
             known = ", ".join(policy.rulesets)
@@ -145,27 +161,22 @@ class GateRequests:
         if self._exempt is not None and self._exempt(request):
             return None
         cost = self._cost(request) if callable(self._cost) else self._cost
-        asked: Asked
-        if self.waits:
-            asked = self._wait(request, cost)
-        elif self.holds:
-            asked = self._hold(request, cost)
-        elif self._asynchronous:
-            asked = self._gate.ask(request, cost, ruleset=self._ruleset)
-        else:
-            asked = self._gate.hit(request, cost, ruleset=self._ruleset)
+        asked: Asked = self._asked(request, cost)
         return asked
+
+    def _asked(self, request: Request, cost: Any) -> Any:
+        """A decision, or what is to be awaited for one: a request that is only charged, by a policy that does so."""
+        now = self._now
+        if now.waits:
+            return self._wait(request, cost)
+        return self._hold(request, cost) if now.holds else now.hit(request, cost, ruleset=self._ruleset)
 
     async def _ask_later(self, request: Request) -> Decision | None:
         """`_ask` where functions are to be awaited."""
         if self._exempt is not None and await answered(self._exempt(request)):
             return None
         cost = await answered(self._cost(request)) if callable(self._cost) else self._cost
-        if self.waits:
-            asked = self._wait(request, cost)
-        else:
-            asked = self._hold(request, cost) if self.holds else self._gate.ask(request, cost, ruleset=self._ruleset)
-        decision: Decision = await answered(asked)
+        decision: Decision = await answered(self._asked(request, cost))
         return decision
 
     def _hold(self, request: Request, cost: Any) -> Any:
