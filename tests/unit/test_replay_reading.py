@@ -355,6 +355,21 @@ def test_a_time_that_cannot_be_read_is_told_as_it_is_written(time: str) -> None:
         TimeReader()(time)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'unix: - - [15/Jan/2026:09:00:01 +0000] "GET / HTTP/1.1" 200 5',
+        'shop.example:443 unix: - - [15/Jan/2026:09:00:01 +0000] "GET / HTTP/1.1" 200 5',
+        '{"time": 1768467601, "remote_addr": "unix:", "request": "GET / HTTP/1.1"}',
+    ],
+)
+def test_what_nginx_logs_of_a_unix_socket_is_its_peer(tmp_path: Path, line: str) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{line}\n")
+    [entry] = [entry for block in Log(log, Reading()).entries(Tally(), lambda _: None) for entry in block]
+    assert entry[:3] == (1_768_467_601_000_000, "unix", "GET")
+
+
 def test_a_log_whose_times_name_no_month_is_read_by_the_date_that_is_told(tmp_path: Path) -> None:
     for text in ("1995-08", "1995-08-29"):
         first, month = read_date(text)

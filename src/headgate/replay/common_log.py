@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from headgate import core
-from headgate.replay.entries import LONGEST_LINE, Block, Entry, Unreadable
+from headgate.replay.entries import LONGEST_LINE, Block, Entry, Unreadable, peer_of
 from headgate.replay.log_costs import CostFields
 from headgate.replay.times import TimeReader
 
@@ -124,7 +124,7 @@ def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str], co
             found[name] = _unescape(value)
     host = _PORT.sub("", _field(match, "vhost") or "")
     cost = costs.read(costs.find(FIELDS), lambda field: _field(match, field))
-    return (read_time(match["time"]), match["client"], method, path, host, found, cost)
+    return (read_time(match["time"]), peer_of(match["client"]), method, path, host, found, cost)
 
 
 def _match(line: str) -> re.Match[str]:
