@@ -361,9 +361,10 @@ def test_a_time_that_cannot_be_read_is_told_as_it_is_written(time: str) -> None:
         'unix: - - [15/Jan/2026:09:00:01 +0000] "GET / HTTP/1.1" 200 5',
         'shop.example:443 unix: - - [15/Jan/2026:09:00:01 +0000] "GET / HTTP/1.1" 200 5',
         '{"time": 1768467601, "remote_addr": "unix:", "request": "GET / HTTP/1.1"}',
+        ' - - [15/Jan/2026:09:00:01 +0000] "GET /a?b=1 HTTP/1.1" 200 1 "-" "curl/7.88.1"',  # gunicorn
     ],
 )
-def test_what_nginx_logs_of_a_unix_socket_is_its_peer(tmp_path: Path, line: str) -> None:
+def test_what_servers_log_of_a_unix_socket_is_its_peer(tmp_path: Path, line: str) -> None:
     log = tmp_path / "log"
     log.write_text(f"{line}\n")
     [entry] = [entry for block in Log(log, Reading()).entries(Tally(), lambda _: None) for entry in block]

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from headgate import core
+from headgate.policy.client_address import UNIX
 from headgate.replay.entries import LONGEST_LINE, Block, Entry, Unreadable, peer_of
 from headgate.replay.log_costs import CostFields
 from headgate.replay.times import TimeReader
@@ -48,6 +49,9 @@ _UNESCAPED_LINE = re.compile(
 
 _WHOLE_REQUEST = re.compile(r".* HTTP/[0-9.]{1,3}", re.DOTALL)
 _QUOTES_OF_REST = re.compile(rf'[^"]*(?:{_QUOTED}[^"]*)*')
+_NO_ADDRESS = " - "
+"""How gunicorn begins a line of the peer of a Unix socket: the address is empty."""
+
 _PORT = re.compile(r":\d+$|^-$")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _UNESCAPED = {'\\"': '"', "\\\\": "\\"}
@@ -115,7 +119,7 @@ def path_of(target: str) -> str:
 def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str], costs: CostFields) -> Entry:
     if len(line) > LONGEST_LINE:
         raise Unreadable(f"the line is longer than {LONGEST_LINE} characters")
-    match = _match(line)
+    match = _match(UNIX + line if line.startswith(_NO_ADDRESS) else line)
     method, path = split_request(_unescape(match["request"]))
     found = {}
     for name, field in headers.items():
