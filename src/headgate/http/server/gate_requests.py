@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from headgate.costs import read_units
 from headgate.decision import Decision
-from headgate.drive import answered, check_asyncio
+from headgate.drive import answered, check_asyncio, is_on_asyncio
 from headgate.errors import ArgumentError, ConfigError
 from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, lease_us_of, reserved
 from headgate.http.server.options import AnyPolicy, cost_of, function_of
@@ -66,6 +66,8 @@ class GateRequests:
         self._later = later
         self._lease_us = lease_us_of(told)
         self._now = self._in_force()
+        self._is_on_asyncio = True
+        """False once it is known that the application runs on another event loop."""
 
     @property
     def gate(self) -> Gate | AsyncGate:
@@ -76,6 +78,8 @@ class GateRequests:
     def check(self, policy: Policy) -> None:
         """Raise ConfigError for a policy under which no request could be asked for as the options say."""
         self._check_ruleset(policy)
+        if not self._is_on_asyncio and (policy.in_flight or policy.waits):
+            raise ConfigError(NEEDS_ASYNCIO)
         if not callable(self._cost):
             try:
                 _check_cost(self._cost, policy)
@@ -127,6 +131,7 @@ class GateRequests:
         """Have the gate's store connect before the first request; where it fails, that is told in the log."""
         if self.holds or self.waits or self._gate.store.blocking:
             check_asyncio(NEEDS_ASYNCIO)
+        self._is_on_asyncio = is_on_asyncio()
         await self._gate.warm_up()
 
     def _open(self, policy: AnyPolicy | Gate | AsyncGate, told: dict[str, Any]) -> Any:
