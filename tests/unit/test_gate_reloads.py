@@ -139,6 +139,31 @@ def test_a_request_that_comes_amid_a_reload_is_decided_by_one_of_both_policies(c
     assert len(told) == len(policies)
 
 
+class ReloadedMeanwhile(Gate):
+    """A gate that is reloaded as it is asked for the second time which policy is in force, as by another thread."""
+
+    coming: tuple[Any, ...] = ()
+
+    def in_force(self) -> Any:
+        came = super().in_force()
+        if self.coming:
+            first, *self.coming = self.coming  # type: ignore[assignment]
+            if first is not None:
+                self.reload(first)
+        return came
+
+
+def test_a_middleware_that_is_made_amid_a_reload_follows_it(core: str) -> None:
+    gate = ReloadedMeanwhile(policy(rulesets=RULESETS), store=MemoryStore(core=core))  # type: ignore[arg-type]
+    gate.coming = (None, policy("2 concurrent"))
+    app = wsgi.RateLimitMiddleware(answer, policy=gate)
+    assert field_of(app) == '"login";q=2;qu="concurrent-requests"'
+    gate.reload(policy(rulesets=RULESETS))
+    gate.coming = (None, policy("9/minute"))
+    with pytest.raises(ConfigError, match="not 'logins'"):
+        wsgi.RateLimitMiddleware(answer, policy=gate, ruleset="logins")
+
+
 def test_a_reload_may_reload_as_a_handler_of_a_signal_does(core: str) -> None:
     gate = Gate(policy(), store=MemoryStore(core=core))  # type: ignore[arg-type]
     orders = [policy("7/minute")]

@@ -42,3 +42,6 @@ def follow_reloads(follower: Follower, source: GateRequests, asked_by: str) -> N
     reference = ref(follower, forget)
     gate.before_reload.append(check)
     gate.reloaded.append(follow)
+    if source.is_behind:  # it was reloaded while the follower was made
+        check(gate.policy)
+        follow()

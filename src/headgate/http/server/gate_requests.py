@@ -42,8 +42,7 @@ _WITH_LIMITS = (
 class _Asking(NamedTuple):
     """How a gate is asked under one policy, also while another one is put in force."""
 
-    waits: bool
-    holds: bool
+    policy: Policy
     hit: Callable[..., Any]
     """That of `Gate.in_force`, where requests neither wait nor are held."""
 
@@ -65,7 +64,7 @@ class GateRequests:
             raise ConfigError("a coroutine function goes before an asyncio application only")
         self._later = later
         self._lease_us = lease_us_of(told)
-        self._now = self._in_force()
+        self._now = _Asking(*self._gate.in_force())
         self._is_on_asyncio = True
         """False once it is known that the application runs on another event loop."""
 
@@ -87,19 +86,24 @@ class GateRequests:
                 raise ConfigError(f"cost is {self._cost!r:.60}: {error}") from error
 
     @property
+    def is_behind(self) -> bool:
+        """Whether another policy is in force than the one that is asked."""
+        return self._gate.policy is not self._now.policy
+
+    @property
     def holds(self) -> bool:
         """Whether requests may be held until their responses have ended, under the policy that is asked."""
-        return self._now.holds
+        return self._now.policy.in_flight
 
     @property
     def waits(self) -> bool:
         """Whether requests may wait in line before they are refused, under the policy that is asked."""
-        return self._now.waits
+        return self._now.policy.waits
 
     @property
     def ask(self) -> Callable[[Request], Asked]:
         """What decides for a request, under the policy in force: from here on that is the one that is asked."""
-        self._now = self._in_force()
+        self._now = _Asking(*self._gate.in_force())
         if self._later:
             return self._ask_later
         every = self._exempt is None and self._cost == 1 and self._ruleset == ALL_RULES
@@ -153,10 +157,6 @@ class GateRequests:
             self.owned = gate.store
         return gate
 
-    def _in_force(self) -> _Asking:
-        policy, hit = self._gate.in_force()
-        return _Asking(policy.waits, policy.in_flight, hit)
-
     def _check_ruleset(self, policy: Policy) -> None:
         if self._ruleset not in tuple(policy.rulesets):
             known = ", ".join(policy.rulesets)
@@ -171,10 +171,10 @@ class GateRequests:
 
     def _asked(self, request: Request, cost: Any) -> Any:
         """A decision, or what is to be awaited for one: a request that is only charged, by a policy that does so."""
-        now = self._now
-        if now.waits:
+        policy, hit = self._now
+        if policy.waits:
             return self._wait(request, cost)
-        return self._hold(request, cost) if now.holds else now.hit(request, cost, ruleset=self._ruleset)
+        return self._hold(request, cost) if policy.in_flight else hit(request, cost, ruleset=self._ruleset)
 
     async def _ask_later(self, request: Request) -> Decision | None:
         """`_ask` where functions are to be awaited."""
