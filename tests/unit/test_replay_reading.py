@@ -371,6 +371,38 @@ def test_what_servers_log_of_a_unix_socket_is_its_peer(tmp_path: Path, line: str
     assert entry[:3] == (1_768_467_601_000_000, "unix", "GET")
 
 
+OF_CLIENT = '203.0.113.9 - - [15/Jan/2026:09:00:01 +0000] "GET / HTTP/1.1" 200 5 "-" "agent"'
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["Jan 15 09:00:01 web nginx:", "2026-01-15T09:00:01.123Z stdout F", "web-1  |", "[pod/web-1/nginx]", "a 80"],
+)
+@pytest.mark.parametrize("format_", ["auto", "common"])
+def test_a_common_log_with_words_before_the_client_is_refused(tmp_path: Path, words: str, format_: Any) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{words} {OF_CLIENT}\nbroken\n{words} {OF_CLIENT}\n")
+    wrong = f"log: lines begin with {re.escape(repr(words))} before the client: cut that off$"
+    with pytest.raises(ConfigError, match=wrong):
+        list(Log(log, Reading(format=format_)).entries(Tally(), lambda _: None))
+
+
+@pytest.mark.parametrize("words", ["", "a.example:80 ", "a.example ", "- ", "10.0.0.1 - "])
+def test_a_host_before_the_client_is_read(tmp_path: Path, words: str) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{words}{OF_CLIENT}\n")
+    [entry] = [entry for block in Log(log, Reading()).entries(Tally(), lambda _: None) for entry in block]
+    assert entry[1] in ("203.0.113.9", "10.0.0.1")
+
+
+def test_one_user_whose_name_looks_like_a_client_stops_no_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    user = OF_CLIENT.replace("203.0.113.9 - -", "host.example - 1.2.3.4 a b")
+    log.write_text(f"{user}\n{OF_CLIENT}\n")
+    entries = [entry for block in Log(log, Reading()).entries(Tally(), lambda _: None) for entry in block]
+    assert [entry[1] for entry in entries] == ["host.example", "203.0.113.9"]
+
+
 def test_a_log_whose_times_name_no_month_is_read_by_the_date_that_is_told(tmp_path: Path) -> None:
     for text in ("1995-08", "1995-08-29"):
         first, month = read_date(text)

@@ -9,7 +9,7 @@ old servers wrote what they got.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from headgate import core
 from headgate.policy.client_address import UNIX
@@ -52,6 +52,9 @@ _QUOTES_OF_REST = re.compile(rf'[^"]*(?:{_QUOTED}[^"]*)*')
 _NO_ADDRESS = " - "
 """How gunicorn begins a line of the peer of a Unix socket: the address is empty."""
 
+_IS_ADDRESS = re.compile(_ADDRESS)
+_CLIENT_AT_END = re.compile(rf"\s({_ADDRESS}) \S+ \S+ $")
+
 _PORT = re.compile(r":\d+$|^-$")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _UNESCAPED = {'\\"': '"', "\\\\": "\\"}
@@ -93,6 +96,25 @@ def read_block(
         return entries
     read = (read_other(number, line) for number, line in enumerate(block.split("\n")))
     return [entry for entry in read if entry is not None]
+
+
+def words_before_clients(lines: Iterable[str]) -> str:
+    """What stands before the client in the first of these lines, if it does so in all that can be read; else "".
+
+    Such are the time and the host of syslog, and the names of containers. A word of them would be read as the client.
+    """
+    found = ""
+    for line in lines:
+        try:
+            match = _match(line)
+        except Unreadable:
+            continue
+        between = line[match.end("client") : match.start("time") - 1]
+        client = None if _IS_ADDRESS.fullmatch(match["client"]) else _CLIENT_AT_END.search(between)
+        if client is None:
+            return ""
+        found = found or line[: match.end("client") + client.start(1)].rstrip()
+    return found
 
 
 def split_request(request: str) -> tuple[str, str]:
