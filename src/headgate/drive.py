@@ -25,12 +25,19 @@ _TURNS = 20
 """So many turns of an event loop a cancelled task has to come to its end."""
 
 
-def check_asyncio(otherwise: str) -> None:
-    """Raise ConfigError with this text where no event loop of asyncio runs, as on trio."""
+def is_on_asyncio() -> bool:
+    """Whether an event loop of asyncio runs in this thread; on trio none does."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        raise ConfigError(otherwise) from None
+        return False
+    return True
+
+
+def check_asyncio(otherwise: str) -> None:
+    """Raise ConfigError with this text where no event loop of asyncio runs."""
+    if not is_on_asyncio():
+        raise ConfigError(otherwise)
 
 
 def drive(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | None = None) -> T:

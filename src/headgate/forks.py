@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 
@@ -25,17 +26,20 @@ def told_of_forks(made: Forked) -> None:
 
 
 class ProcessLock:
-    """A lock between the threads of one process; a child process begins with a new one."""
+    """A lock between the threads of one process; a child process begins with a new one.
 
-    __slots__ = ("__weakref__", "_lock")
+    `kind` is `Lock`, or `RLock` where what runs under the lock may ask for it again, as in a handler of a signal.
+    """
 
-    def __init__(self) -> None:
-        self._lock = Lock()
+    __slots__ = ("__weakref__", "_kind", "_lock")
+
+    def __init__(self, kind: Callable[[], Any] = Lock) -> None:
+        self._kind, self._lock = kind, kind()
         told_of_forks(self)
 
     def after_fork(self) -> None:
         """See `told_of_forks`."""
-        self._lock = Lock()
+        self._lock = self._kind()
 
     def __enter__(self) -> None:
         self._lock.acquire()

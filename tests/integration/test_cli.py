@@ -519,6 +519,21 @@ def test_messages_hold_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
         assert told.stderr.startswith("headgate: ") and told.stderr[:-1].isprintable()
 
 
+def test_validate_and_explain_show_nothing_of_a_policy_or_a_request_that_a_terminal_obeys(tmp_path: Path) -> None:
+    policy = tmp_path / "p.yaml"
+    text = "version: 1\nrules: [{name: all, by: [ip], limits: 3/minute, match: {path: /LIKE}}]\n"
+    descriptors = str(Path(SHOP).with_name("descriptors.yaml"))
+    for like, command in (
+        ("a\u202eb{c}", ["validate", str(policy)]),
+        ("a\u202eb", ["explain", str(policy), "--path", "/a%E2%80%AEb"]),
+        ("a", ["explain", descriptors, "--entry", "a\x1b]0;b\x07=c"]),
+    ):
+        policy.write_text(text.replace("LIKE", f'"{like}"').replace('/"', '"/'), encoding="utf-8")
+        told = run_headgate(*command)
+        shown = (told.stdout + told.stderr).replace("\n", "")
+        assert "?" in shown and shown.isprintable(), shown
+
+
 def test_what_a_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("time,ip,url\n" + "5,clé→,/\n" * 9, encoding="utf-8")

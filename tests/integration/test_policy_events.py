@@ -13,6 +13,7 @@ import pytest
 from served import answers_http
 from test_several_workers import free_port
 
+from headgate.http.asgi import RateLimitMiddleware
 from headgate.observe.events import Event, Events, PolicyApplied, PolicyChecked, PolicyRefused
 from headgate.policy.gate import AsyncGate
 from headgate.service.workers.policy_watch import PolicyWatch, policy_of
@@ -56,6 +57,34 @@ def test_a_policy_that_changes_is_refused_or_applied_and_that_is_told(tmp_path: 
         assert isinstance(applied, PolicyApplied) and applied.policy is gate.policy
         in_force = [event.in_force for event in recorder.events if isinstance(event, PolicyChecked)]
         assert in_force[0] is True and False in in_force
+
+    asyncio.run(asyncio.wait_for(changes(), 10))
+
+
+def test_a_changed_file_without_the_ruleset_of_a_middleware_is_refused_until_it_has_it_again(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    whole = TEXT + b"rulesets: {logins: [all]}\n"
+    file.write_bytes(whole)
+
+    async def answer(scope: object, receive: object, send: object) -> None: ...
+
+    async def changes() -> None:
+        recorder, events, gate = Recorder(), Events(), AsyncGate(policy_of(whole, file))
+        app = RateLimitMiddleware(answer, gate, ruleset="logins")
+        events.subscribe(recorder)
+        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), judged=whole)
+        task = asyncio.create_task(watch.run())
+        file.write_bytes(TEXT.replace(b"5/", b"6/"))
+        await recorder.refused.wait()
+        assert "logins" in gate.policy.rulesets
+        file.write_bytes(whole.replace(b"5/", b"7/"))
+        await recorder.applied.wait()
+        task.cancel()
+        refused = [event.error for event in recorder.events if isinstance(event, PolicyRefused)]
+        assert [str(error) for error in refused] == [
+            "RateLimitMiddleware cannot use this policy: ruleset is one of the policy's, default, not 'logins'"
+        ]
+        assert isinstance(app, RateLimitMiddleware)
 
     asyncio.run(asyncio.wait_for(changes(), 10))
 

@@ -46,6 +46,16 @@ def test_all_rules_that_match_apply_and_all_are_charged_or_none(core: str) -> No
     assert [reading.remaining for reading in refused.limits] == [0, 98]
 
 
+def test_each_limit_of_a_shadow_rule_counts_what_it_would_have_admitted_itself(core: str) -> None:
+    gate = make_gate(core, rule("dry", "3/minute; 10/hour", shadow=True), rule("real", "100/minute"))
+    request = Request(client_ip="203.0.113.9")
+    decisions = [gate.hit(request) for _ in range(6)]
+    assert all(decisions)
+    assert [(own.name, own.allowed, own.remaining) for own in decisions[-1].limits] == [
+        ("dry.minute", False, 0), ("dry.hour", True, 4), ("real", True, 94),
+    ]  # fmt: skip
+
+
 def test_a_request_that_no_rule_is_for_passes_with_no_limits(core: str) -> None:
     gate = make_gate(core, rule(match={"path": "/a"}))
     decision = gate.hit(Request("GET", "/b", client_ip="203.0.113.9"))

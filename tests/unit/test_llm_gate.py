@@ -768,6 +768,19 @@ def test_a_reload_keeps_what_was_used_and_a_policy_of_another_kind_is_refused() 
     assert left(gate)["user.usd.day"] == 2_000_000_000 - 3_000_000
 
 
+def test_a_call_that_comes_amid_a_reload_is_held_by_one_of_both_policies() -> None:
+    gate = gate_of(prices={"m": PRICES["m"]}, hold="max")
+    admitted: list[bool] = []
+    gate.gate.reloaded.append(
+        lambda: admitted.append(bool(gate.reserve("new", user="u1", input_tokens=10, max_tokens=5)))
+    )
+    gate.reload(policy(prices={"new": PRICES["m"]}, hold="max"))
+    assert admitted == [True]
+    with pytest.raises(ConfigError, match="needs the section llm"):
+        gate.gate.reload({"version": 1, "rules": [{"name": "a", "by": [], "limits": "1/minute"}]})
+    assert gate.reserve("new", user="u1", input_tokens=10, max_tokens=5)
+
+
 @pytest.mark.parametrize("asked", [{}, {"models": ["m"]}, {"service_tier": "flex"}, {"models": ["m", "large"]}])
 def test_prices_that_change_in_the_middle_pass_no_budget_that_holds_the_most(asked: dict[str, Any]) -> None:
     rule = {"name": "user", "by": ["user"], "limits": "1.5 usd/day in UTC"}

@@ -101,6 +101,13 @@ def test_the_parts_of_a_key_are_found_as_they_are(policy: Policy) -> None:
     assert keys(policy, "everyone") == {"all": [("everyone",)]}
 
 
+def test_the_key_of_the_peers_of_a_unix_socket_is_found_as_it_is(policy: Policy) -> None:
+    request = Request(client_ip="unix", headers={"X-User-Id": "u"})
+    assert counted(policy, request)["net"] == ("unix",)
+    assert keys(policy, "unix", only="net") == {"net": [("unix",)]}
+    assert keys(policy, "u", "unix", only="pair") == {"pair": [("u", "unix")]}
+
+
 def test_a_part_may_be_a_secret_or_its_digest(policy: Policy) -> None:
     hashed = keys(policy, f"session={SECRET}")["session"][0][0]
     assert keys(policy, SECRET)["session"] == [(hashed,)]

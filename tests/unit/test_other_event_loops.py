@@ -72,6 +72,16 @@ def test_a_request_says_so_too_and_takes_nothing(kind: str) -> None:
     assert asyncio.run(status(RateLimitMiddleware(application, **NEEDY[kind](store)))) == 200
 
 
+@pytest.mark.parametrize("policy", [IN_FLIGHT, IN_LINE], ids=["in flight", "waiting"])
+def test_a_reload_of_what_needs_asyncio_is_refused(policy: dict[str, Any]) -> None:
+    gate = AsyncGate(RATES)
+    app = RateLimitMiddleware(application, gate)
+    trio.run(status, app, "lifespan")
+    with pytest.raises(ConfigError, match=r"RateLimitMiddleware cannot use this policy: .* --worker-class asyncio"):
+        gate.reload(policy)
+    assert [trio.run(status, app) for _ in range(3)] == [200, 200, 429]
+
+
 def test_routes_say_so_too() -> None:
     limits = RateLimits(store="redis://127.0.0.1:1?timeout=50ms")
     limits("1/second")(application)

@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Callable
 from datetime import date
@@ -343,6 +344,63 @@ query2.lycos.cs.cmu.edu [29:23:53:36] "GET /Consumer.html HTTP/1.0" 200 1325
 tanuki.twics.com [30:00:00:12] "GET /News.html HTTP/1.0" 200 1014
 wpbfl2-45.gate.net [29:23:59:59] "GET / HTTP/1.0" 200 4889
 """
+
+
+@pytest.mark.parametrize(
+    "time",
+    ["31/Feb/2026:09:00:07 +0000", "15/Jan/1969:09:00:07 +0000", "2026-02-31 09:00:07", "2026-02-31 09:00:07.25"],
+)
+def test_a_time_that_cannot_be_read_is_told_as_it_is_written(time: str) -> None:
+    with pytest.raises(UnknownTime, match=re.escape(repr(time))):
+        TimeReader()(time)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'unix: - - [15/Jan/2026:09:00:01 +0000] "GET / HTTP/1.1" 200 5',
+        'shop.example:443 unix: - - [15/Jan/2026:09:00:01 +0000] "GET / HTTP/1.1" 200 5',
+        '{"time": 1768467601, "remote_addr": "unix:", "request": "GET / HTTP/1.1"}',
+        ' - - [15/Jan/2026:09:00:01 +0000] "GET /a?b=1 HTTP/1.1" 200 1 "-" "curl/7.88.1"',  # gunicorn
+    ],
+)
+def test_what_servers_log_of_a_unix_socket_is_its_peer(tmp_path: Path, line: str) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{line}\n")
+    [entry] = [entry for block in Log(log, Reading()).entries(Tally(), lambda _: None) for entry in block]
+    assert entry[:3] == (1_768_467_601_000_000, "unix", "GET")
+
+
+OF_CLIENT = '203.0.113.9 - - [15/Jan/2026:09:00:01 +0000] "GET / HTTP/1.1" 200 5 "-" "agent"'
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["Jan 15 09:00:01 web nginx:", "2026-01-15T09:00:01.123Z stdout F", "web-1  |", "[pod/web-1/nginx]", "a 80"],
+)
+@pytest.mark.parametrize("format_", ["auto", "common"])
+def test_a_common_log_with_words_before_the_client_is_refused(tmp_path: Path, words: str, format_: Any) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{words} {OF_CLIENT}\nbroken\n{words} {OF_CLIENT}\n")
+    wrong = f"log: lines begin with {re.escape(repr(words))} before the client: cut that off$"
+    with pytest.raises(ConfigError, match=wrong):
+        list(Log(log, Reading(format=format_)).entries(Tally(), lambda _: None))
+
+
+@pytest.mark.parametrize("words", ["", "a.example:80 ", "a.example ", "- ", "10.0.0.1 - "])
+def test_a_host_before_the_client_is_read(tmp_path: Path, words: str) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{words}{OF_CLIENT}\n")
+    [entry] = [entry for block in Log(log, Reading()).entries(Tally(), lambda _: None) for entry in block]
+    assert entry[1] in ("203.0.113.9", "10.0.0.1")
+
+
+def test_one_user_whose_name_looks_like_a_client_stops_no_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    user = OF_CLIENT.replace("203.0.113.9 - -", "host.example - 1.2.3.4 a b")
+    log.write_text(f"{user}\n{OF_CLIENT}\n")
+    entries = [entry for block in Log(log, Reading()).entries(Tally(), lambda _: None) for entry in block]
+    assert [entry[1] for entry in entries] == ["host.example", "203.0.113.9"]
 
 
 def test_a_log_whose_times_name_no_month_is_read_by_the_date_that_is_told(tmp_path: Path) -> None:

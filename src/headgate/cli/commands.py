@@ -168,7 +168,7 @@ def explain(context: click.Context, /, file: Path, entries: list[tuple[str, str]
     from headgate.policy.explain import explain as explain_request
 
     subject = options.subject(context, entries, **request)
-    click.echo(explanation_text(subject, explain_request(policy_of(file), subject)))
+    click.echo(terminal.printable(explanation_text(subject, explain_request(policy_of(file), subject))))
 
 
 _KEY_HELP = (

@@ -13,6 +13,7 @@ import click
 
 from headgate.amounts import REQUESTS, base_unit, grouped_text, is_money
 from headgate.cli.policies import policy_of
+from headgate.cli.terminal import printable
 from headgate.decision import LimitReading
 from headgate.errors import ConfigError
 from headgate.keys import encode_key
@@ -38,7 +39,7 @@ def run_inspect(file: Path, keys: tuple[str, ...], *, store: str | None, rule: s
     if as_json:
         click.echo(json.dumps([_as_json(key, tier, reading) for key, tier, readings in rows for reading in readings]))
     else:
-        click.echo("\n".join(_lines(policy, rows)))
+        click.echo(printable("\n".join(_lines(policy, rows))))
 
 
 def run_reset(file: Path, keys: tuple[str, ...], *, store: str | None, rule: str | None) -> None:
@@ -49,7 +50,7 @@ def run_reset(file: Path, keys: tuple[str, ...], *, store: str | None, rule: str
         for key in found.keys:
             bound = [(live.bind(limits), len(key.rule.units(tier))) for tier, limits in tiers_of(key.rule)]
             held = [limits.reset((key.parts,) * groups) for limits, groups in bound]
-            shown = encode_key(key.parts)
+            shown = printable(encode_key(key.parts))
             if any(held):
                 click.echo(f"{key.rule.name}: forgot what {shown} used")
             elif not key.guessed:

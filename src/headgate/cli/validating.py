@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from headgate.cli.policies import policy_text, shown_name
+from headgate.cli.terminal import printable
 from headgate.errors import ConfigError
 from headgate.policy.load import check_policy
 from headgate.policy.problems import PolicyError, Problem, path_text, place_text
@@ -88,16 +89,20 @@ def _too_much_for_a_zone(document: Document, policy: PolicyModel) -> list[Proble
 
 def _tell(checked: _Checked) -> None:
     for warning in checked.warnings:
-        click.echo(place_text(checked.file, warning, "warning: "), err=True)
+        _say(place_text(checked.file, warning, "warning: "), err=True)
     if checked.policy is not None:
         rules = _counted(len(checked.policy.rules), "rule")
         found = f", {_counted(len(checked.warnings), 'warning')}" if checked.warnings else ", no problems"
-        click.echo(f"{checked.file}: {rules} of {checked.policy.namespace}{found}")
+        _say(f"{checked.file}: {rules} of {checked.policy.namespace}{found}")
     elif checked.message:
-        click.echo(checked.message, err=True)
-        click.echo(f"headgate: {checked.file}: {_counted(len(checked.problems), 'problem')}", err=True)
+        _say(checked.message, err=True)
+        _say(f"headgate: {checked.file}: {_counted(len(checked.problems), 'problem')}", err=True)
     else:
-        click.echo(f"headgate: {checked.file}: {checked.problems[0].message}", err=True)
+        _say(f"headgate: {checked.file}: {checked.problems[0].message}", err=True)
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    click.echo(printable(text), err=err)
 
 
 def _as_json(checked: _Checked) -> dict[str, Any]:

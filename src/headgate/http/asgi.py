@@ -83,6 +83,7 @@ class RateLimitMiddleware(AsgiCallable):
             keeps_charges=self._is_outer,
             kind=self.request_kind,
             websockets=websockets,
+            asked_by=type(self).__name__,
         )
         self._nested = nested(self._enforcer, options, asynchronous=True)
         self._direct = self._enforcer if self._nested is None and not self._is_outer else None

@@ -64,7 +64,12 @@ class RateLimitMiddleware(WsgiCallable):
         self.app = app
         self._is_outer = policy is None and is_before(RateLimitMiddleware, app)
         self._enforcer = Enforcer(
-            policy, options, asynchronous=False, keeps_charges=self._is_outer, kind=self.request_kind
+            policy,
+            options,
+            asynchronous=False,
+            keeps_charges=self._is_outer,
+            kind=self.request_kind,
+            asked_by=type(self).__name__,
         )
         self._nested = nested(self._enforcer, options, asynchronous=False)
         self._direct = self._enforcer if self._nested is None and not self._is_outer else None

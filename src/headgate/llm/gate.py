@@ -66,8 +66,9 @@ class _LlmGate:
         choice: Choice = getattr(self._gate.store, "on_error", "local")
         self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, known, books, told, choice)
         self._now_us = now_us if clock is None else clock.now_us
-        self._forget_known()
-        self._gate.reloaded.append(self._forget_known)
+        self._calls = KnownCalls(self._gate, settings, self._parts.prices)
+        self._gate.before_reload.append(_settings_and_prices)
+        self._gate.reloaded.append(self._follow)
 
     @property
     def policy(self) -> Policy:
@@ -107,14 +108,13 @@ class _LlmGate:
 
         Raises PolicyError or ConfigError; then the old one stays.
         """
-        compiled, settings, prices = read_llm_policy(policy)
-        self._gate.reload(compiled)
-        self._parts.use(settings, prices)
-        self._forget_known()
+        self._gate.reload(read_policy(policy))
 
-    def _forget_known(self) -> None:
-        """Begin anew to know of calls, under the policy in force."""
-        self._calls = KnownCalls(self._gate, self._parts.settings, self._parts.prices)
+    def _follow(self) -> None:
+        """Go on with the settings and prices of the policy in force, and begin anew to know of calls."""
+        settings, prices = _settings_and_prices(self.policy)
+        self._parts.use(settings, prices)
+        self._calls = KnownCalls(self._gate, settings, self._parts.prices)
 
     def watch_soft_limits(self, listener: Callable[[tuple[SoftLimit, ...]], object]) -> None:
         """Have a listener called with the soft limits that a call has reached, on the thread of that call."""
@@ -381,9 +381,14 @@ class _AsyncCalling:
 def read_llm_policy(source: PolicySource) -> tuple[Policy, LlmSettings, PriceBook]:
     """A policy, what it says of calls, and the prices. Raises PolicyError, ConfigError."""
     policy = read_policy(source)
+    return policy, *_settings_and_prices(policy)
+
+
+def _settings_and_prices(policy: Policy) -> tuple[LlmSettings, PriceBook]:
+    """What a policy says of calls. Raises ConfigError."""
     if policy.llm is None:
         raise ConfigError("the policy is not of calls of language models: it needs the section llm, such as llm: {}")
     try:
-        return policy, policy.llm, PriceBook(policy.llm.prices)
+        return policy.llm, PriceBook(policy.llm.prices)
     except ConfigError as error:
         raise ConfigError(f"llm.{error}") from None

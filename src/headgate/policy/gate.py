@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path as FilePath
+from threading import RLock
 from typing import Any
 
 from headgate import core
@@ -19,12 +20,14 @@ from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import answered
 from headgate.errors import ConfigError
+from headgate.forks import ProcessLock
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.operation import Operation
 from headgate.policy.compiled import ALL_RULES, Policy, Rule
 from headgate.policy.gate_acquiring import AsyncGateAcquiring, GateAcquiring
 from headgate.policy.gate_holds import GateHolds, LinesOfHolds
 from headgate.policy.held_groups import HeldGroups, made_of, requests_alone
+from headgate.policy.policy_file import check_path
 from headgate.policy.resolver import Resolved, Resolver
 from headgate.policy.rule_costs import GROUP_COSTS, GroupCosts
 from headgate.policy.rule_lines import lines_of_places
@@ -42,7 +45,10 @@ from headgate.waiting.steps import FOREVER_US
 
 
 def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
-    """A policy from a file's path or from values; raises PolicyError, or OSError for a file that cannot be read."""
+    """A policy from a file's path or from values.
+
+    Raises PolicyError, OSError for a file that cannot be read, and ConfigError for text that can be no path of one.
+    """
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, Mapping | str | PathLike):
@@ -50,7 +56,13 @@ def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
     from headgate.policy.compiler import compile_policy  # needs the extra `policy`, which a policy at hand does not
     from headgate.policy.load import build_policy, load_policy
 
-    return compile_policy(build_policy(policy) if isinstance(policy, Mapping) else load_policy(policy))
+    if isinstance(policy, Mapping):
+        return compile_policy(build_policy(policy))
+    try:
+        return compile_policy(load_policy(policy))
+    except OSError as error:
+        check_path(policy, error)
+        raise
 
 
 def native_gate(resolver: Any, store: Store) -> Any:
@@ -63,6 +75,19 @@ def native_gate(resolver: Any, store: Store) -> Any:
     if core.native is None or getattr(store, "core", "") == "python":
         return None
     return core.native.NativeGate.of(resolver)
+
+
+class _PythonCalls:
+    """What native `GateCalls` are where Python decides."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+
+    def hit(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Any:
+        return self._resolver.decide(request, cost, ruleset, True)
+
+    def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Any:
+        return self._resolver.decide(request, cost, ruleset, False)
 
 
 class _BoundPolicy:
@@ -93,8 +118,13 @@ class _BoundPolicy:
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
         self._take_policy(compiled)
+        self.before_reload: list[Callable[[Policy], object]] = []
+        """Called with the new policy before each reload: where one of them raises, the old policy stays."""
+
         self.reloaded: list[Callable[[], object]] = []
         """Called after each reload."""
+
+        self._reloading = ProcessLock(RLock)
 
     @property
     def policy(self) -> Policy:
@@ -136,15 +166,29 @@ class _BoundPolicy:
     def reload(self, policy: Policy | Mapping[str, Any] | str | FilePath) -> None:
         """Put another policy in force, completely or not at all; what was used stays used.
 
-        Raises PolicyError for a policy that cannot be used, ConfigError for one that the store cannot keep;
-        then the old one stays.
+        Raises PolicyError for a policy that cannot be used, ConfigError for one that the store cannot keep, or that
+        lacks what a middleware of this gate names: its `ruleset`, a unit of its `cost`. Then the old one stays.
         """
         compiled = read_policy(policy)
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
-        self._take_policy(compiled)
-        for listener in list(self.reloaded):
-            listener()
+        with self._reloading:  # all that follows this gate follows one policy, whoever reloads at the same time
+            for check in list(self.before_reload):
+                check(compiled)
+            self._take_policy(compiled)
+            for listener in list(self.reloaded):
+                listener()
+
+    def in_force(self) -> tuple[Policy, Callable[..., Any]]:
+        """The policy in force, and a `hit` (in asyncio `ask`) that goes on deciding by it, whatever is reloaded later.
+
+        A subclass's own is given as it is.
+        """
+        with self._reloading:
+            native, resolver = self._native, self._resolver
+        calls: Any = _PythonCalls(resolver) if native is None else core.native.GateCalls(native, resolver)  # type: ignore[union-attr]
+        method, usual, own = self._shortcuts(calls)[0]
+        return resolver.policy, own if getattr(type(self), method) is usual else getattr(self, method)
 
     def _take_policy(self, policy: Policy) -> None:
         resolver = Resolver(policy, self._bind, self._on_store_error)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from headgate.errors import ConfigError
-from headgate.policy.client_address import parse_address
+from headgate.policy.client_address import UNIX, parse_address
 from headgate.policy.compiled import Policy, Rule
 from headgate.policy.descriptor import Descriptor
 from headgate.policy.entries import entries_of_text
@@ -210,7 +210,7 @@ def _taken(identity: Identity, texts: Parts) -> Iterator[tuple[Parts, Parts, boo
                 for taken, left, guess in _taken(member, rest):
                     yield (text, *taken), left, guess
         return
-    if isinstance(identity, AddressIdentity) and not parse_address(text.partition("/")[0]):
+    if isinstance(identity, AddressIdentity) and text != UNIX and not parse_address(text.partition("/")[0]):
         return
     parts = _carried(identity, text)
     if parts:

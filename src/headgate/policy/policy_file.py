@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 
+from headgate.errors import ConfigError
 from headgate.policy.yaml_source import LARGEST_BYTES
+
+_LIKE_LIMITS = re.compile(r"\s*[0-9][0-9_]*\s*([a-z_-]+\s*)?(/|per\s|concurrent\b)", re.IGNORECASE)
+"""How limits begin, whether or not the rest of them can be read."""
 
 
 def read_policy_file(file: Path) -> bytes:
@@ -32,6 +37,20 @@ def read_again(file: Path) -> bytes:
             return source.read(LARGEST_BYTES + 1)
     finally:
         os.close(descriptor)
+
+
+def check_path(path: str | os.PathLike[str], error: OSError) -> None:
+    """Raise ConfigError for a path that could not be read since it is limits, or the policy itself, and say so."""
+    if not isinstance(path, str) or error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+        return
+    if "\n" in path or path.lstrip().startswith("{"):
+        wrong = "this text is that of a policy: write it to a file, or give its values"
+    elif _LIKE_LIMITS.match(path) and not Path(path).suffix:
+        told = f'"{path:.60}"'
+        wrong = f"{told} is no file and reads as limits: give a middleware limits={told}, or use Limiter({told})"
+    else:
+        return
+    raise ConfigError(f"a policy is the path of a file, its values or a Policy; {wrong}") from error
 
 
 def is_read_once(file: Path) -> bool:

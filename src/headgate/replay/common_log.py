@@ -9,10 +9,11 @@ old servers wrote what they got.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from headgate import core
-from headgate.replay.entries import LONGEST_LINE, Block, Entry, Unreadable
+from headgate.policy.client_address import UNIX
+from headgate.replay.entries import LONGEST_LINE, Block, Entry, Unreadable, peer_of
 from headgate.replay.log_costs import CostFields
 from headgate.replay.times import TimeReader
 
@@ -48,6 +49,12 @@ _UNESCAPED_LINE = re.compile(
 
 _WHOLE_REQUEST = re.compile(r".* HTTP/[0-9.]{1,3}", re.DOTALL)
 _QUOTES_OF_REST = re.compile(rf'[^"]*(?:{_QUOTED}[^"]*)*')
+_NO_ADDRESS = " - "
+"""How gunicorn begins a line of the peer of a Unix socket: the address is empty."""
+
+_IS_ADDRESS = re.compile(_ADDRESS)
+_CLIENT_AT_END = re.compile(rf"\s({_ADDRESS}) \S+ \S+ $")
+
 _PORT = re.compile(r":\d+$|^-$")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _UNESCAPED = {'\\"': '"', "\\\\": "\\"}
@@ -91,6 +98,25 @@ def read_block(
     return [entry for entry in read if entry is not None]
 
 
+def words_before_clients(lines: Iterable[str]) -> str:
+    """What stands before the client in the first of these lines, if it does so in all that can be read; else "".
+
+    Such are the time and the host of syslog, and the names of containers. A word of them would be read as the client.
+    """
+    found = ""
+    for line in lines:
+        try:
+            match = _match(line)
+        except Unreadable:
+            continue
+        between = line[match.end("client") : match.start("time") - 1]
+        client = None if _IS_ADDRESS.fullmatch(match["client"]) else _CLIENT_AT_END.search(between)
+        if client is None:
+            return ""
+        found = found or line[: match.end("client") + client.start(1)].rstrip()
+    return found
+
+
 def split_request(request: str) -> tuple[str, str]:
     """Method and path of a request line; "" for what it does not have."""
     parts = request.split(" ")
@@ -115,7 +141,7 @@ def path_of(target: str) -> str:
 def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str], costs: CostFields) -> Entry:
     if len(line) > LONGEST_LINE:
         raise Unreadable(f"the line is longer than {LONGEST_LINE} characters")
-    match = _match(line)
+    match = _match(UNIX + line if line.startswith(_NO_ADDRESS) else line)
     method, path = split_request(_unescape(match["request"]))
     found = {}
     for name, field in headers.items():
@@ -124,7 +150,7 @@ def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str], co
             found[name] = _unescape(value)
     host = _PORT.sub("", _field(match, "vhost") or "")
     cost = costs.read(costs.find(FIELDS), lambda field: _field(match, field))
-    return (read_time(match["time"]), match["client"], method, path, host, found, cost)
+    return (read_time(match["time"]), peer_of(match["client"]), method, path, host, found, cost)
 
 
 def _match(line: str) -> re.Match[str]:

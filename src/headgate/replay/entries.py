@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import NamedTuple
 
+from headgate.policy.client_address import UNIX
+
 LONGEST_LINE = 65536
 _MOST_SHOWN = 5
 
@@ -22,6 +24,11 @@ where the log was not asked for it. A plain tuple, for there are millions of the
 
 Block = Sequence[Entry]
 """Entries of a log that follow one another: a list, or a native `LogBlock`, whose lines are no objects of Python."""
+
+
+def peer_of(client: str) -> str:
+    """The client that a log names, as policies have a peer: nginx writes `unix:` for that of a Unix socket."""
+    return UNIX if client == "unix:" else client
 
 
 class Unread(NamedTuple):

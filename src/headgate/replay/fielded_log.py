@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from headgate.replay.common_log import path_of, split_request
-from headgate.replay.entries import LONGEST_LINE, Entry, LogCost, Unreadable
+from headgate.replay.entries import LONGEST_LINE, Entry, LogCost, Unreadable, peer_of
 from headgate.replay.log_costs import PLAIN, CostFields
 from headgate.replay.times import TimeReader, is_clock
 
@@ -83,7 +83,7 @@ def entry_of(
         own_method, own_path = split_request(request)
         method, path = method or own_method, path or own_path
     host = str(roles.get("host") or "")
-    client = str(roles.get("client") or "")
+    client = peer_of(str(roles.get("client") or ""))
     time = _time_text(roles["time"])
     day = roles.get("date")
     if day and is_clock(time):

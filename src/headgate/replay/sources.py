@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from headgate.errors import ConfigError
-from headgate.replay.common_log import FIELDS, common_reader, read_block
+from headgate.replay.common_log import FIELDS, common_reader, read_block, words_before_clients
 from headgate.replay.compressed import CHUNK, Damaged, chunks_of
 from headgate.replay.entries import LONGEST_LINE, Block, Entry, Tally, Unread, Unreadable
 from headgate.replay.fielded_log import FieldNames, json_reader, row_fault, row_reader
@@ -98,6 +98,8 @@ class Log:
                     f"{self.name}: the format is not recognized; say which with --format"
                     + (" (the log is taken for UTF-8 text, and holds NUL bytes)" if b"\0" in first[:4096] else "")
                 )
+            if kind == "common" and (words := words_before_clients(_sample(first))):
+                raise ConfigError(f"{self.name}: lines begin with {words!r:.80} before the client: cut that off")
             blocks = self._blocks(chain([first, second], chunks), tally)
             if kind in ("csv", "tsv"):
                 rows = self._rows(reading, blocks, kind, first, tally)
@@ -250,8 +252,7 @@ def open_logs(names: Sequence[str], reading: Reading, folder: Path) -> list[Log]
 
 def detect_format(sample: bytes) -> Format | None:
     """The format of a log from its beginning; None where nothing fits."""
-    lines = [line for line in _text(sample[:65536]).split("\n")[:_SAMPLE_LINES] if line.strip()]
-    if not lines:
+    if not (lines := _sample(sample)):
         return "common"
     if lines[0].lstrip().startswith("{"):
         return "json"
@@ -271,6 +272,11 @@ def detect_format(sample: bytes) -> Format | None:
     except csv.Error:
         return None
     return "csv" if FieldNames({}, needs_client=True).resolve(columns) else None
+
+
+def _sample(first: bytes) -> list[str]:
+    """The first lines of a log."""
+    return [line for line in _text(first[:65536]).split("\n")[:_SAMPLE_LINES] if line.strip()]
 
 
 def _text(block: bytes) -> str:

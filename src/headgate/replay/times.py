@@ -67,23 +67,28 @@ class TimeReader:
         if len(text) == 26 and text[2] == "/" and text[17] == ":":
             head, seconds, zone = text[:17], text[18:20], text[20:]
             if seconds.isascii() and seconds.isdecimal() and seconds < "60":
-                return self._minute(head, zone) + int(seconds) * 1_000_000
+                return self._minute(head, zone, text) + int(seconds) * 1_000_000
         elif len(text) == 26 and text[4] == "-" and text[16] == ":" and text[19] == ".":
             seconds, fraction = text[17:19], text[20:]
             digits = seconds + fraction
             if digits.isascii() and digits.isdecimal() and seconds < "60":
-                return self._minute(text[:16], "") + int(seconds) * 1_000_000 + int(fraction)
+                return self._minute(text[:16], "", text) + int(seconds) * 1_000_000 + int(fraction)
         elif len(text) == 19 and text[4] == "-" and text[16] == ":":
             seconds = text[17:]
             if seconds.isascii() and seconds.isdecimal() and seconds < "60":
-                return self._minute(text[:16], "") + int(seconds) * 1_000_000
+                return self._minute(text[:16], "", text) + int(seconds) * 1_000_000
         return self._any(text)
 
-    def _minute(self, head: str, zone: str) -> int:
+    def _minute(self, head: str, zone: str, text: str) -> int:
+        """The minute that a text is in, whose seconds are between `head` and `zone`."""
         name = head + zone
         base = self._minutes.get(name)
         if base is None:
-            base = self._any(f"{head}:00{zone}")
+            try:
+                base = self._any(f"{head}:00{zone}")
+            except UnknownTime:
+                self._any(text)  # raises the same of the time as it is written
+                raise
             if len(self._minutes) >= _MOST_MINUTES:
                 self._minutes.clear()
             self._minutes[name] = base

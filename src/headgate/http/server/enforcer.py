@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, NamedTuple, Protocol
-from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision
@@ -19,6 +18,7 @@ from headgate.http.fields.dialects import fields_of
 from headgate.http.fields.ratelimit import Passing, passes_without_words, passing_writer
 from headgate.http.refusal import PROBLEM_JSON, REDUCED_CAPACITY, answer_of, problem_json
 from headgate.http.server.functions import given_own
+from headgate.http.server.gate_reloads import follow_reloads
 from headgate.http.server.gate_requests import GateRequests
 from headgate.http.server.options import (
     AnyPolicy,
@@ -81,7 +81,8 @@ class Enforcer:
     """Judges the requests of one application, or of routes if it is `routed`: then each endpoint counts by itself.
 
     What those charge may be taken back, and what others do if it `keeps_charges`. `asynchronous` tells which colour its
-    skin is, `kind` what is made of requests that are not decided natively, `websockets` whether handshakes are judged.
+    skin is, `kind` what is made of requests that are not decided natively, `websockets` whether handshakes are judged,
+    `asked_by` what users know the skin by.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Enforcer:
         keeps_charges: bool = False,
         kind: type[Request] = Request,
         websockets: bool = False,
+        asked_by: str = "",
     ) -> None:
         unknown = set(options) - set(Options.__annotations__) - set(RouteOptions.__annotations__ if routed else ())
         if unknown:
@@ -151,7 +153,7 @@ class Enforcer:
         self._read_natively(source)
 
         if isinstance(source, GateRequests):
-            source.gate.reloaded.append(_weakly(self, source))
+            follow_reloads(self, source, asked_by)
 
     def follow(self, source: GateRequests) -> None:
         """Ask what is to be asked under a policy that was just reloaded."""
@@ -267,17 +269,6 @@ class Enforcer:
 def _tells(headers: Any) -> bool | None:
     """Whether the native core tells what remains; None where the fields are of other dialects."""
     return {_PLAIN_HEADERS: True, "none": False}.get(headers) if isinstance(headers, str) else None
-
-
-def _weakly(enforcer: Enforcer, source: GateRequests) -> Callable[[], object]:
-    """Has an enforcer follow the reloads of a gate, which may outlive it."""
-    reference = ref(enforcer)
-
-    def follow() -> None:
-        if (own := reference()) is not None:
-            own.follow(source)
-
-    return follow
 
 
 def _more_to_say(decision: Decision) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from headgate.costs import read_units
 from headgate.decision import Decision
-from headgate.drive import answered, check_asyncio
-from headgate.errors import ConfigError
+from headgate.drive import answered, check_asyncio, is_on_asyncio
+from headgate.errors import ArgumentError, ConfigError
 from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, lease_us_of, reserved
 from headgate.http.server.options import AnyPolicy, cost_of, function_of
 from headgate.http.server.request_limits import Asked, Charge
 from headgate.http.server.web_gates import web_gate
 from headgate.keys import check_cost
-from headgate.policy.compiled import ALL_RULES
+from headgate.policy.compiled import ALL_RULES, Policy
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.stores.protocol import Store
@@ -39,6 +39,14 @@ _WITH_LIMITS = (
 """Options that a policy says itself."""
 
 
+class _Asking(NamedTuple):
+    """How a gate is asked under one policy, also while another one is put in force."""
+
+    policy: Policy
+    hit: Callable[..., Any]
+    """That of `Gate.in_force`, where requests neither wait nor are held."""
+
+
 class GateRequests:
     """Asks one gate. `told` are `headgate.http.server.options.Options`. Raises ConfigError or PolicyError."""
 
@@ -49,17 +57,16 @@ class GateRequests:
         self.owned: Store | None = None
         """The store, if it was opened here."""
         self._gate = self._open(policy, told)
-        if self._ruleset not in tuple(self._gate.policy.rulesets):
-            known = ", ".join(self._gate.policy.rulesets)
-            raise ConfigError(f"ruleset is one of the policy's, {known}, not {self._ruleset!r:.60}")
-        self._cost = cost_of(told, self._check_cost)
+        self._check_ruleset(self._gate.policy)
+        self._cost = cost_of(told, lambda cost: _check_cost(cost, self._gate.policy))
         later = iscoroutinefunction(self._exempt) or iscoroutinefunction(self._cost)
         if later and not asynchronous:
             raise ConfigError("a coroutine function goes before an asyncio application only")
         self._later = later
         self._lease_us = lease_us_of(told)
-        self.waits = self.gate.policy.waits
-        """Whether requests may wait in line before they are refused, under the policy that `ask` was last told for."""
+        self._now = _Asking(*self._gate.in_force())
+        self._is_on_asyncio = True
+        """False once it is known that the application runs on another event loop."""
 
     @property
     def gate(self) -> Gate | AsyncGate:
@@ -67,21 +74,41 @@ class GateRequests:
         gate: Gate | AsyncGate = self._gate
         return gate
 
+    def check(self, policy: Policy) -> None:
+        """Raise ConfigError for a policy under which no request could be asked for as the options say."""
+        self._check_ruleset(policy)
+        if not self._is_on_asyncio and (policy.in_flight or policy.waits):
+            raise ConfigError(NEEDS_ASYNCIO)
+        if not callable(self._cost):
+            try:
+                _check_cost(self._cost, policy)
+            except ArgumentError as error:
+                raise ConfigError(f"cost is {self._cost!r:.60}: {error}") from error
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether another policy is in force than the one that is asked."""
+        return self._gate.policy is not self._now.policy
+
     @property
     def holds(self) -> bool:
-        """Whether requests may be held until their responses have ended, under the policy in force."""
-        return self.gate.policy.in_flight
+        """Whether requests may be held until their responses have ended, under the policy that is asked."""
+        return self._now.policy.in_flight
+
+    @property
+    def waits(self) -> bool:
+        """Whether requests may wait in line before they are refused, under the policy that is asked."""
+        return self._now.policy.waits
 
     @property
     def ask(self) -> Callable[[Request], Asked]:
-        """What decides for a request, under the policy in force."""
+        """What decides for a request, under the policy in force: from here on that is the one that is asked."""
+        self._now = _Asking(*self._gate.in_force())
         if self._later:
             return self._ask_later
-        self.waits = self.gate.policy.waits
         every = self._exempt is None and self._cost == 1 and self._ruleset == ALL_RULES
         if every and not (self.holds or self.waits):
-            plain: Callable[[Request], Asked] = self._gate.ask if self._asynchronous else self._gate.hit
-            return plain
+            return self._now.hit
         return self._ask
 
     def web_gate(self, kind: type[Request], *, tells: bool | None, websockets: bool) -> Any:
@@ -108,6 +135,7 @@ class GateRequests:
         """Have the gate's store connect before the first request; where it fails, that is told in the log."""
         if self.holds or self.waits or self._gate.store.blocking:
             check_asyncio(NEEDS_ASYNCIO)
+        self._is_on_asyncio = is_on_asyncio()
         await self._gate.warm_up()
 
     def _open(self, policy: AnyPolicy | Gate | AsyncGate, told: dict[str, Any]) -> Any:
@@ -129,38 +157,31 @@ class GateRequests:
             self.owned = gate.store
         return gate
 
-    def _check_cost(self, cost: Any) -> None:
-        """Raise ArgumentError for what is no cost of a request to this policy."""
-        if isinstance(cost, Mapping):
-            read_units(cost, self._gate.policy.units)
-        else:
-            check_cost(cost)
+    def _check_ruleset(self, policy: Policy) -> None:
+        if self._ruleset not in tuple(policy.rulesets):
+            known = ", ".join(policy.rulesets)
+            raise ConfigError(f"ruleset is one of the policy's, {known}, not {self._ruleset!r:.60}")
 
     def _ask(self, request: Request) -> Asked:
         if self._exempt is not None and self._exempt(request):
             return None
         cost = self._cost(request) if callable(self._cost) else self._cost
-        asked: Asked
-        if self.waits:
-            asked = self._wait(request, cost)
-        elif self.holds:
-            asked = self._hold(request, cost)
-        elif self._asynchronous:
-            asked = self._gate.ask(request, cost, ruleset=self._ruleset)
-        else:
-            asked = self._gate.hit(request, cost, ruleset=self._ruleset)
+        asked: Asked = self._asked(request, cost)
         return asked
+
+    def _asked(self, request: Request, cost: Any) -> Any:
+        """A decision, or what is to be awaited for one: a request that is only charged, by a policy that does so."""
+        policy, hit = self._now
+        if policy.waits:
+            return self._wait(request, cost)
+        return self._hold(request, cost) if policy.in_flight else hit(request, cost, ruleset=self._ruleset)
 
     async def _ask_later(self, request: Request) -> Decision | None:
         """`_ask` where functions are to be awaited."""
         if self._exempt is not None and await answered(self._exempt(request)):
             return None
         cost = await answered(self._cost(request)) if callable(self._cost) else self._cost
-        if self.waits:
-            asked = self._wait(request, cost)
-        else:
-            asked = self._hold(request, cost) if self.holds else self._gate.ask(request, cost, ruleset=self._ruleset)
-        decision: Decision = await answered(asked)
+        decision: Decision = await answered(self._asked(request, cost))
         return decision
 
     def _hold(self, request: Request, cost: Any) -> Any:
@@ -200,3 +221,11 @@ class GateRequests:
             request.charge = Charge(None, None, cost, 0, HeldRequest(came, asynchronous=self._asynchronous))
         decision: Decision = came.decision
         return decision
+
+
+def _check_cost(cost: Any, policy: Policy) -> None:
+    """Raise ArgumentError for what is no cost of a request to a policy."""
+    if isinstance(cost, Mapping):
+        read_units(cost, policy.units)
+    else:
+        check_cost(cost)

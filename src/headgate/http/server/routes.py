@@ -158,13 +158,16 @@ class AsyncRouteLimits:
 
 
 def application_enforcers(
-    policy: AnyPolicy | AsyncGate | None, options: Options | RouteOptions
+    policy: AnyPolicy | AsyncGate | None, options: Options | RouteOptions, asked_by: str
 ) -> ApplicationEnforcers:
-    """What judges all that an asyncio application answers, by a policy or by limits; several may be given it."""
+    """What judges all that an asyncio application answers, by a policy or by limits; several may be given it.
+
+    `asked_by` is what users know it by.
+    """
 
     def make(application: object) -> Enforcer:
         told = options if application is None else cast(Options, {**options, "store": _MEMORY})
-        return Enforcer(policy, told, asynchronous=True, routed=policy is None)
+        return Enforcer(policy, told, asynchronous=True, routed=policy is None, asked_by=asked_by)
 
     return ApplicationEnforcers(make, apart=policy is None and "store" not in options)
 

@@ -42,7 +42,7 @@ class RateLimitMiddleware:
         **options: Unpack[AppOptions],
     ) -> None:
         # Limits are judged as those of one route: what a narrower one refuses is given back.
-        self._enforcers = application_enforcers(policy, options)
+        self._enforcers = application_enforcers(policy, options, "RateLimitMiddleware")
         self._fallback = check_fallback(fallback)
 
     async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:

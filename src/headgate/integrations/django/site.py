@@ -39,6 +39,8 @@ _SHARED = ("store", "clock", "headers", "refusal", "on_decision", "on_store_erro
            "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix", "ipv6_wide")  # fmt: skip
 """Options that limits of views and throttles begin with, too."""
 
+_SETTINGS = "settings.HEADGATE"
+
 _OF_A_POLICY = (*Answering.__annotations__, "ruleset")
 """Options of the middleware that go with a policy."""
 
@@ -109,7 +111,7 @@ class Site:
                 own["store"] = self._opened(own.get("store", policy.store))
             if asynchronous:
                 return _PolicyOnALoop(policy, cast(Options, own), kind)
-            return Enforcer(policy, cast(Options, own), asynchronous=False, kind=kind)
+            return Enforcer(policy, cast(Options, own), asynchronous=False, kind=kind, asked_by=_SETTINGS)
         if limits is None:
             return None
         return self.enforcer(limits, cast(RouteOptions, {"scope": _SITE, **told}), asynchronous=asynchronous)
@@ -226,7 +228,7 @@ class _PolicyOnALoop(Enforcer):
     """What judges by a policy on an event loop, and awaits what functions ask for, also once the policy is reloaded."""
 
     def __init__(self, policy: Any, options: Options, kind: type[Request]) -> None:
-        super().__init__(policy, options, asynchronous=True, kind=kind)
+        super().__init__(policy, options, asynchronous=True, kind=kind, asked_by=_SETTINGS)
         self.ask = _asking_again(self.ask)
 
     def follow(self, source: GateRequests) -> None:

@@ -76,7 +76,7 @@ class RateLimitPlugin(InitPlugin, ReceiveRoutePlugin):
         self._limit: RateLimit | None = None
         if policy is not None or options:
             # Limits are judged as those of one route: what a narrower one refuses is given back.
-            enforcers = application_enforcers(policy, options)
+            enforcers = application_enforcers(policy, options, "RateLimitPlugin")
             self._limit = RateLimit(enforcers, fallback=fallback, websockets=websockets, counted_as=_ALL)
         elif websockets or fallback is not None:
             raise ConfigError("options of an application go with its limits or its policy")
