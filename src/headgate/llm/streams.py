@@ -30,6 +30,10 @@ _TOLD_TIER = re.compile(rb'"service_tier"\s*:\s*"([^"]*)"')
 _MOST_LEFT_BYTES = 128 * 1024
 """So much of a stream is kept unread."""
 
+_MOST_TEXT = 4 * 1024 * 1024
+"""So many characters of text are kept, several times what any model makes: what comes beyond is passed over, so that no
+peer decides how much is kept."""
+
 _MOST_MODELS = 8
 _LONGEST_MODEL = 256
 
@@ -67,6 +71,7 @@ class StreamUsage:
         self._models: tuple[str, ...] = ()
         self._taken = 0
         self._texts: list[str] = []
+        self._kept = 0
         self._left: dict[int, bytes] = {}
         """Events that are not read yet, by the place among the texts where theirs belongs."""
 
@@ -270,7 +275,9 @@ class StreamUsage:
         for name in names:
             text = field_of(told, name)
             if isinstance(text, str):
-                self._texts.append(text)
+                if self._kept < _MOST_TEXT:
+                    self._texts.append(text)
+                    self._kept += len(text)
             elif isinstance(text, list) and names is not _PARTS:
                 for part in text:
                     self._made_part(part)
