@@ -53,7 +53,7 @@ class StreamUsage:
         """Whether the provider ended the answer since it was as long as it may be."""
 
         self.tells_searches = True
-        """Whether its usage tells how often the web was searched, as that of chat completions does not."""
+        """Whether its usage tells how often the web was searched, as that of chat completions rarely does."""
 
         self._is_told_in_chunks = False
         """Whether chunks of chat completions or completions have told usage."""
@@ -203,7 +203,7 @@ class StreamUsage:
         usage, choices = usage_of(field_of(told, "usage")), field_of(told, "choices")
         choices, before = choices if isinstance(choices, list) else [], len(self._texts)
         if usage is not None:
-            self.usage, self.tells_searches, self._is_told_in_chunks = usage, False, True
+            self.usage, self.tells_searches, self._is_told_in_chunks = usage, usage.web_searches > 0, True
             # Where each chunk tells it, what it is while other choices go on is not the whole truth.
             self.is_final = all(field_of(choice, "finish_reason") is not None for choice in choices)
         for choice in choices:
