@@ -152,7 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, provider: Provider, model: str, body: dict[str, Any]) -> None:
         self.send_response(200)
-        self.send_header("content-type", "text/event-stream; charset=utf-8")
+        if model != "m-untyped":
+            self.send_header("content-type", "text/event-stream; charset=utf-8")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         if self.path.endswith("/messages"):

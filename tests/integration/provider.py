@@ -33,6 +33,9 @@ class Behaviour:
     """Send so many bytes at a time, so that events are split anywhere."""
 
     crlf: bool = False
+    stream_type: str = "text/event-stream"
+    """What streams say that they are; "" where their head does not tell."""
+
     comments: bool = False
     first_delay_s: float = 0.0
     """Before the headers."""
@@ -190,7 +193,7 @@ class _Connection:
         """Send the events of an answer; whether the connection can be used again."""
         place = len(self._provider.sent)
         self._provider.sent.append(b"")  # before the head can have arrived
-        self._head(how, "text/event-stream", "transfer-encoding: chunked")
+        self._head(how, how.stream_type, "transfer-encoding: chunked")
         events = [event.replace(b"\n", b"\r\n") if how.crlf else event for event in _events(path, body, how)]
         for number, event in enumerate(events[:-1] if how.unended else events):
             if how.breaks_after is not None and number >= how.breaks_after:
@@ -218,7 +221,8 @@ class _Connection:
 
     def _head(self, how: Behaviour, content_type: str, length: str) -> None:
         more = "".join(f"{name}: {value}\r\n" for name, value in how.headers)
-        head = f"HTTP/1.1 {how.status} Status\r\ncontent-type: {content_type}\r\n{length}\r\n{more}\r\n"
+        typed = f"content-type: {content_type}\r\n" if content_type else ""
+        head = f"HTTP/1.1 {how.status} Status\r\n{typed}{length}\r\n{more}\r\n"
         self._writer.write(head.encode("latin-1"))
 
 

@@ -59,6 +59,7 @@ class Link(Enum):
     CUT = "nobody is connected"
     SILENT = "nothing is forwarded, and nothing is closed"
     NO_REPLIES = "requests are forwarded, replies are dropped"
+    REPLIES_HELD = "requests are forwarded, replies wait"
 
 
 class TcpProxy:
@@ -76,7 +77,10 @@ class TcpProxy:
         self.link = Link.CUT
         self.forwarding = asyncio.Event()
         """Set unless the link is silent."""
+        self.replying = asyncio.Event()
+        """Set unless replies are held up."""
         self.forwarding.set()
+        self.replying.set()
         self._held = hold_port()
         self.port: int = self._held.getsockname()[1]
         self._connections: set[_Connection] = set()
@@ -135,6 +139,10 @@ class TcpProxy:
         """
         self._call(self._change(Link.NO_REPLIES))
 
+    def hold_replies(self) -> None:
+        """Forward requests, and their replies only at mend(): what was asked for happens, and nobody knows yet."""
+        self._call(self._change(Link.REPLIES_HELD))
+
     def mend(self) -> None:
         """Forward again, and accept connections again."""
         self._call(self._change(Link.WHOLE))
@@ -176,6 +184,10 @@ class TcpProxy:
             self.forwarding.clear()
         else:
             self.forwarding.set()
+        if link is Link.REPLIES_HELD:
+            self.replying.clear()
+        else:
+            self.replying.set()
         if link is not Link.CUT and self._listener is None:
             self._listen()
 
@@ -236,6 +248,8 @@ class _Connection:
             due, data = await queue.get()
             await asyncio.sleep(max(0.0, due - self.loop.time()))
             await self._until_forwarding()
+            while target is self.client and not self.proxy.replying.is_set():
+                await self.proxy.replying.wait()
             if data is None:
                 raise ConnectionResetError
             if not data:

@@ -145,6 +145,32 @@ def test_a_stream_is_the_providers_to_the_byte(
 
 
 @pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("stream_type", ["", "text/plain", "application/json"])
+def test_a_stream_whose_head_does_not_say_so_passes_as_it_comes_and_is_settled_exactly(
+    proxy: RunningProxy, provider: Provider, path: str, stream_type: str
+) -> None:
+    provider.behave("m", stream_type=stream_type, cut_bytes=3, delay_s=0.05, comments=True)
+    body: dict[str, Any] = {**BODIES[path], "stream": True}
+    if path.endswith("completions"):
+        body["stream_options"] = {"include_usage": True}
+    with HTTP.stream("POST", proxy.url + path, json=body) as answer:
+        assert answer.headers["content-type"] == (stream_type or "application/octet-stream")
+        parts = list(answer.iter_raw())
+    assert b"".join(parts) == provider.sent[-1] and len(parts) > 3
+    assert [(entry.mode, entry.usage) for entry in proxy.settled()] == [("exact", USED)]
+
+
+def test_a_whole_answer_to_a_call_that_asked_for_a_stream_is_settled_exactly(tmp_path: Path) -> None:
+    told = b'\xef\xbb\xbf\r\n{"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 3}}'
+    with answering_once(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(told), told)) as port:
+        own = {"name": "p", "base_url": f"http://127.0.0.1:{port}/v1"}
+        with running_proxy(tmp_path, WIDE, [own]) as proxy:
+            body = {**BODIES["/v1/chat/completions"], "stream": True}
+            assert HTTP.post(f"{proxy.url}/v1/chat/completions", json=body).content == told
+            assert [(entry.mode, entry.usage) for entry in proxy.settled()] == [("exact", Usage(12, 3))]
+
+
+@pytest.mark.parametrize("path", BODIES)
 def test_the_head_of_a_stream_does_not_wait_for_its_first_event(
     proxy: RunningProxy, provider: Provider, path: str
 ) -> None:

@@ -225,6 +225,41 @@ def test_a_body_that_breaks_off_gives_what_came_and_then_an_error(answer: bytes)
     assert talk(peer, work) in (b"ok", b"")
 
 
+@pytest.mark.parametrize("step", [1 << 20, 999])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_small_body_that_says_a_thousand_times_as_much_is_read_a_bounded_piece_at_a_time(
+    encoding: str, step: int
+) -> None:
+    said = bytes(1 << 26)
+    packed = gzip.compress(said, mtime=0) if encoding == "gzip" else zlib.compress(said)
+    peer = Peer(head(f"content-length: {len(packed)}", f"content-encoding: {encoding}") + packed, step=step)
+
+    async def work(upstream: Upstream) -> int:
+        came = 0
+        for _ in range(2):
+            with await send(upstream, peer) as answer:
+                while part := await answer.read():
+                    assert len(part) <= 1 << 17 and not part.strip(b"\0")
+                    came += len(part)
+                assert answer.is_at_end
+        return came
+
+    assert talk(peer, work) == 2 * len(said)
+    assert peer.connections == 1
+
+
+@pytest.mark.parametrize("said", [[], [b""], [b"o", b"k"]])
+def test_a_compressed_body_may_be_empty_or_of_several_parts(said: list[bytes]) -> None:
+    packed = b"".join(map(gzip.compress, said)) + b"junk" * len(said)
+    peer = Peer(head(f"content-length: {len(packed)}", "content-encoding: gzip") + packed, step=3)
+
+    async def work(upstream: Upstream) -> bytes:
+        with await send(upstream, peer) as answer:
+            return await answer.read_whole(10)
+
+    assert talk(peer, work) == b"".join(said)
+
+
 def test_a_provider_that_falls_silent_is_given_up_but_not_while_its_answer_waits_for_the_client() -> None:
     long = b"x" * (1 << 22)
     peer = Peer(head(f"content-length: {len(long)}") + long)

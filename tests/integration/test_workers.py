@@ -98,6 +98,12 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether no thread of a process runs since it got SIGSTOP: one may still accept a connection for a while."""
+    states = [each.read_text().rpartition(")")[2].split()[0] for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
 def until(holds: Callable[[], object], within_s: float = 10) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
@@ -277,6 +283,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused(policy: Path,
         workers = workers_of(service)
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
+        until(lambda: all(map(is_stopped, workers)))
         waiting: list[socket.socket] = []
 
         def connect() -> None:
@@ -316,6 +323,7 @@ def test_a_worker_that_hangs_is_replaced_and_no_longer_counted(policy: Path, zon
         assert metrics(service)["headgate_workers",] == 4
         with ThreadPoolExecutor(ENOUGH) as pool:
             os.kill(workers[1], sig)
+            until(lambda: sig != signal.SIGSTOP or is_stopped(workers[1]))
             statuses = [pool.submit(ask, service) for _ in range(ENOUGH)]
             service.wait_for(rf"worker 2 \(pid {workers[1]}\) has not moved for 3 s: it is replaced")
             again = service.wait_for(

@@ -65,6 +65,17 @@ def test_a_library_that_is_there_and_cannot_be_imported_says_why() -> None:
     )
 
 
+def test_the_proxy_of_language_models_names_its_extra_where_only_its_server_is_missing() -> None:
+    program = "import sys; sys.modules['aiohttp'] = None; from headgate.cli import main; main()"
+    command = [sys.executable, "-c", program, "llm", "serve", "--example", "--port", "0"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        "headgate: the proxy of language models needs optional parts that are not installed: "
+        "pip install 'headgate[llm-proxy]'\n"
+    )
+
+
 def test_a_refusal_can_be_pickled_with_its_decision() -> None:
     limiter = Limiter("0/minute")
     error = pickle.loads(pickle.dumps(RateLimited(limiter.hit("key"))))

@@ -21,6 +21,7 @@ from headgate.llm.dialects import (
     refusal,
     requested_units,
 )
+from headgate.llm.dialects.paths import url_at
 from headgate.testing import ManualClock
 
 NOON = 1_795_348_800_000_000
@@ -82,6 +83,31 @@ def test_lists_of_models_and_counts_of_tokens_are_not_charged() -> None:
     assert free == ["models", "count_tokens"]
     models = dialect_of("/v1/models", family="anthropic")
     assert models is not None and models.family == "anthropic" and models.method == "GET"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "path", "url"),
+    [
+        ("https://api.openai.com", "/v1/responses", "https://api.openai.com/v1/responses"),
+        ("https://api.openai.com/v1/", "/v1/responses", "https://api.openai.com/v1/responses"),
+        ("https://openrouter.ai/api", "/v1/embeddings", "https://openrouter.ai/api/v1/embeddings"),
+        (
+            "https://x.example/v1beta/openai/",
+            "/v1/chat/completions",
+            "https://x.example/v1beta/openai/chat/completions",
+        ),
+        ("https://x.example/api/paas/v4", "/v1/chat/completions", "https://x.example/api/paas/v4/chat/completions"),
+        ("https://v1.example", "/v1/chat/completions", "https://v1.example/v1/chat/completions"),
+        ("https://x.example/vllm", "/v1/models/m", "https://x.example/vllm/v1/models/m"),
+        ("https://api.anthropic.com/v1", "/v1/messages", "https://api.anthropic.com/v1/messages"),
+        ("https://x.example/v1/me/anthropic", "/v1/messages", "https://x.example/v1/me/anthropic/v1/messages"),
+        ("https://x.example/v2", "/v1/messages/count_tokens", "https://x.example/v2/v1/messages/count_tokens"),
+    ],
+)
+def test_a_base_url_is_followed_by_what_the_clients_of_its_dialect_put_there(
+    base_url: str, path: str, url: str
+) -> None:
+    assert url_at(base_url, path) == url
 
 
 def test_a_refusal_of_tokens_is_told_in_the_form_of_openai() -> None:

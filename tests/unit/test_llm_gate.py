@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from queue import Queue
@@ -288,6 +289,14 @@ def test_the_request_that_a_call_came_in_decides_with_it() -> None:
     request = Request("POST", "/v1/chat/completions", client_ip="203.0.113.9")
     assert gate.reserve("m", request=request) and not gate.reserve("m2", request=request)
     assert gate.reserve("x", request=request) and gate.reserve("m")
+
+
+def test_an_unknown_price_says_where_the_list_of_prices_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    with pytest.raises(
+        UnknownPriceError, match=r"'gpt-5' is not known, .* not installed: pip install 'headgate\[llm\]'$"
+    ):
+        gate_of().reserve("gpt-5", user="u1", input_tokens=1000, max_tokens=10)
 
 
 def test_an_unknown_price_is_refused_stated_or_free_and_never_zero_by_accident() -> None:

@@ -135,6 +135,47 @@ def test_a_place_that_a_job_leaves_to_one_before_it_starts_that_at_once() -> Non
     run(main())
 
 
+def test_a_place_that_is_freed_between_a_refusal_and_its_arrival_starts_the_next_job_at_once() -> None:
+    async def main() -> None:
+        gate = gate_of({"name": "all", "by": [], "limits": "1 concurrent"})
+        asked, refused, arrives = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        class Far:
+            """A gate whose refusals take a while to arrive, as those of one on a server."""
+
+            policy = gate.policy
+
+            async def reserve(self, **asked: Any) -> Any:
+                call = await gate.reserve(**asked)
+                if not call:
+                    refused.set()
+                    await arrives.wait()
+                return call
+
+        async def ask(job: QueuedCall, call: Any) -> Any:
+            if job.id == "first":
+                asked.set()
+                await refused.wait()
+            return answer_of(10)
+
+        class Telling(MemoryBacklog):
+            """A backlog after whose wake the refusal arrives."""
+
+            async def wake(self, scopes: tuple[str, ...]) -> None:
+                await super().wake(scopes)
+                arrives.set()
+
+        queue = AsyncLlmQueue(Far())
+        queue.backlog = Telling(queue.backlog.bounds, Fairness(), SYSTEM_CLOCK)
+        async with queue.worker(ask):
+            await queue.submit(body(), user="ann", id="first")
+            await asked.wait()
+            await queue.submit(body(), user="ben", id="second")
+            assert [(await queue.result(id, 20)).state for id in ("first", "second")] == ["done", "done"]
+
+    run(main())
+
+
 def test_a_place_that_another_worker_asks_for_before_it_is_settled_starts_the_next_job_at_once() -> None:
     async def main() -> None:
         gate = gate_of({"name": "all", "by": [], "limits": "1 concurrent"})

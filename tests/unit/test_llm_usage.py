@@ -272,6 +272,16 @@ def test_chunks_of_wrong_shape_tell_nothing(told: Any) -> None:
     assert usage.usage is None and not usage.is_final and usage.text == "ok" and alone == [False] * 4
 
 
+def test_of_a_stream_without_an_end_a_bounded_text_is_kept() -> None:
+    usage = StreamUsage()
+    delta = {"choices": [{"index": 0, "delta": {"content": "x" * (1 << 16)}}]}
+    for _ in range(200):
+        usage.read(delta)
+    assert 1 << 22 <= len(usage.text) < 1 << 23
+    usage.read({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 9}})
+    assert usage.usage == Usage(1, 9) and usage.is_final
+
+
 def test_a_stream_without_usage_leaves_the_text_to_be_counted() -> None:
     call = {"index": 0, "id": "1", "function": {"name": "get", "arguments": '{"a":'}, "type": "function"}
     more = {"index": 0, "function": {"arguments": "1}"}}

@@ -57,6 +57,10 @@ def held(body: dict[str, Any], **llm: Any) -> int:
         ({"web_search_options": {}}, 1),
         ({"plugins": [{"id": "web", "max_results": 3}]}, 1),
         ({"plugins": [{"id": "file-parser"}, {"id": "web", "enabled": False}, None, "web"]}, 0),
+        ({"plugins": [{"id": "web", "engine": "native"}]}, 5),
+        ({"plugins": [{"id": "web", "engine": "exa"}, {"id": "web", "engine": "native", "enabled": False}]}, 1),
+        ({"tools": [{"type": "openrouter:web_search", "parameters": {"max_results": 3}}]}, 5),
+        ({"tools": [{"type": "openrouter:datetime"}]}, 0),
         ({"plugins": "web"}, 0),
         ({"tools": "web_search"}, 0),
         ({"tools": [None, 5, "web_search"]}, 0),
@@ -111,6 +115,7 @@ ACTIONS = [
     for kind in ("search", "open_page", "find_in_page", "search", "something_new")
 ]
 CHAT = {"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}
+TELLING = {"choices": [], "usage": {**CHAT["usage"], "server_tool_use": {"web_search_requests": 7}}}  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +130,8 @@ CHAT = {"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}
         ({"object": "response", "output": ACTIONS[1:3], "usage": NOTHING}, {"tools": [SEARCH]}, 0),
         (CHAT, {"web_search_options": {}}, 1),
         (CHAT, {"tools": [SEARCH]}, 5),
+        (TELLING, {"tools": [{"type": "openrouter:web_search"}]}, 7),
+        (TELLING, {"tools": [{"type": "web_search_20250305", "max_uses": 9}]}, 7),
         (CHAT, {}, 0),
     ],
 )
@@ -141,6 +148,7 @@ def test_what_an_answer_tells_or_shows_counts_and_otherwise_what_is_held(
         ([{"type": "response.completed", "response": {"output": [], "usage": NOTHING}}], {"tools": [SEARCH]}, 0),
         ([{"choices": [{"finish_reason": "stop"}]}, CHAT], {"web_search_options": {}}, 1),
         ([CHAT], {}, 0),
+        ([TELLING], {"tools": [SEARCH, SEARCH]}, 7),
         (
             [
                 {"type": "message_start", "message": {"usage": NOTHING}},

@@ -21,7 +21,7 @@ from headgate.llm import AsyncLlmGate, LlmGate
 from llm_provider import MADE, SENT, WORDS, Provider, chat_events, message_events, provider
 from until import until, until_async
 
-NAMES = ["m", "m-429", "m-500", "m-cut", "m-silent", "m-endless", "m-zipped", "m-moved"]
+NAMES = ["m", "m-429", "m-500", "m-cut", "m-silent", "m-endless", "m-zipped", "m-moved", "m-untyped"]
 LIMITS = "60/minute; 90000 tokens/day in UTC; 2 usd/day in UTC; 5 concurrent"
 ASKED: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]
 MOST = 1000
@@ -167,6 +167,15 @@ def test_clients_of_httpx_get_the_bytes_of_the_provider(upstream: Provider, libr
         assert client.post("messages", json=body).content == b"".join(message_events("m"))
         assert client.post("chat/completions", json={**body, "model": "m-zipped", "stream": False}).json()["id"] == "c1"
     assert used(gate) == {name: 4 * number for name, number in TRUTH.items()}
+
+
+def test_a_stream_whose_head_does_not_say_so_counts_what_it_tells(upstream: Provider) -> None:
+    gate = LlmGate(policy())
+    stream = openai_of(gate, upstream).chat.completions.create(
+        model="m-untyped", messages=ASKED, max_tokens=MOST, stream=True
+    )
+    assert [chunk.choices[0].delta.content for chunk in stream] == [*WORDS, None]
+    assert used(gate) == TRUTH
 
 
 def test_a_refusal_is_the_packages_own_error_and_nothing_is_sent(upstream: Provider) -> None:

@@ -24,7 +24,7 @@ from headgate.llm.gate_parts import GateParts
 from headgate.llm.inputs import with_input_counted
 from headgate.llm.known_calls import KnownCall, KnownCalls
 from headgate.llm.learned import Coverage, Learned, NothingLearned, learned_for
-from headgate.llm.prices import PriceBook
+from headgate.llm.prices import PriceBook, has_price_list
 from headgate.llm.soft_limits import SoftLimit
 from headgate.llm.terms import terms_text
 from headgate.llm.told_once import ToldOnce
@@ -163,10 +163,7 @@ class _LlmGate:
                 price, unpriced = (None, other) if of_other is None else (price.dearest(of_other), unpriced)
         if price is None and plan.needs_price:
             asked = f" with {terms_text(size.terms)}" if size.terms else ""
-            raise UnknownPriceError(
-                f"the price of the model {unpriced!r}{asked} is not known, and a limit counts usd: give it one in "
-                "llm.prices, or say in llm.unknown_price what it costs"
-            )
+            raise _unknown_price(unpriced, asked)
         return known, size, price, made, plan.units(size.input, made, price, size.searches), at_us
 
     def _output(self, mode: HoldMode, known: KnownCall, most: int, settings: LlmSettings) -> int:
@@ -376,6 +373,15 @@ class _AsyncCalling:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._call.__aexit__(kind, error, trace)
+
+
+def _unknown_price(model: str, asked: str) -> UnknownPriceError:
+    """The error for a model without a price, and what helps."""
+    without = "" if has_price_list() else "; the list of prices is not installed: pip install 'headgate[llm]'"
+    return UnknownPriceError(
+        f"the price of the model {model!r}{asked} is not known, and a limit counts usd: give it one in llm.prices, "
+        f"or say in llm.unknown_price what it costs{without}"
+    )
 
 
 def read_llm_policy(source: PolicySource) -> tuple[Policy, LlmSettings, PriceBook]:

@@ -109,15 +109,20 @@ class AnswerReading:
     def __init__(self, request: HeldRequest, call: CallBase, content_type: str) -> None:
         self._call = call
         self.is_stream = content_type.strip().lower().startswith("text/event-stream")
+        self._may_be_stream = not self.is_stream and request.body.get("stream") is True
+        """Whether the answer has not begun that may be a stream, though its head does not say so."""
+
         self.stream = call.reading()
         self._strips = not request.asks_usage and request.dialect.name in _ASKED_FOR
-        self._end = StreamEnd(request.dialect.name) if self.is_stream and self.stream.is_counted else None
+        self._end = StreamEnd(request.dialect.name) if self.stream.is_counted else None
         self._passed = EventReader()
         self._whole = bytearray()
         self._is_whole = False
 
     def feed(self, chunk: bytes) -> bytes:
         """What is passed on of what came."""
+        if self._may_be_stream and (begun := chunk.removeprefix(b"\xef\xbb\xbf").lstrip()):
+            self._may_be_stream, self.is_stream = False, not begun.startswith((b"{", b"["))
         if not self.is_stream:
             if len(self._whole) <= _LARGEST_ANSWER:
                 self._whole += chunk
@@ -141,7 +146,7 @@ class AnswerReading:
     @property
     def needs_more(self) -> bool:
         """Whether a further slice is to be held before more is passed on."""
-        return self._end is not None and self.stream.needs_more and not self.has_ended
+        return self.is_stream and self._end is not None and self.stream.needs_more and not self.has_ended
 
     def cut(self) -> bytes:
         """The events that end the stream now."""

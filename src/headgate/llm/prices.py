@@ -145,9 +145,14 @@ class PriceBook:
         return known
 
 
+def has_price_list() -> bool:
+    """Whether the list of prices is installed, which `headgate[llm]` does."""
+    return find_spec("genai_prices") is not None
+
+
 def _look_up(model: str) -> ModelInfo | None:
     """Look a model up, by its name and without a provider's before it; None where there is none."""
-    if find_spec("genai_prices") is None:
+    if not has_price_list():
         return None
     from genai_prices.data_snapshot import DataSnapshot
 

@@ -30,6 +30,10 @@ _TOLD_TIER = re.compile(rb'"service_tier"\s*:\s*"([^"]*)"')
 _MOST_LEFT_BYTES = 128 * 1024
 """So much of a stream is kept unread."""
 
+_MOST_TEXT = 4 * 1024 * 1024
+"""So many characters of text are kept, several times what any model makes: what comes beyond is passed over, so that no
+peer decides how much is kept."""
+
 _MOST_MODELS = 8
 _LONGEST_MODEL = 256
 
@@ -49,7 +53,7 @@ class StreamUsage:
         """Whether the provider ended the answer since it was as long as it may be."""
 
         self.tells_searches = True
-        """Whether its usage tells how often the web was searched, as that of chat completions does not."""
+        """Whether its usage tells how often the web was searched, as that of chat completions rarely does."""
 
         self._is_told_in_chunks = False
         """Whether chunks of chat completions or completions have told usage."""
@@ -67,6 +71,7 @@ class StreamUsage:
         self._models: tuple[str, ...] = ()
         self._taken = 0
         self._texts: list[str] = []
+        self._kept = 0
         self._left: dict[int, bytes] = {}
         """Events that are not read yet, by the place among the texts where theirs belongs."""
 
@@ -198,7 +203,7 @@ class StreamUsage:
         usage, choices = usage_of(field_of(told, "usage")), field_of(told, "choices")
         choices, before = choices if isinstance(choices, list) else [], len(self._texts)
         if usage is not None:
-            self.usage, self.tells_searches, self._is_told_in_chunks = usage, False, True
+            self.usage, self.tells_searches, self._is_told_in_chunks = usage, usage.web_searches > 0, True
             # Where each chunk tells it, what it is while other choices go on is not the whole truth.
             self.is_final = all(field_of(choice, "finish_reason") is not None for choice in choices)
         for choice in choices:
@@ -270,7 +275,9 @@ class StreamUsage:
         for name in names:
             text = field_of(told, name)
             if isinstance(text, str):
-                self._texts.append(text)
+                if self._kept < _MOST_TEXT:
+                    self._texts.append(text)
+                    self._kept += len(text)
             elif isinstance(text, list) and names is not _PARTS:
                 for part in text:
                     self._made_part(part)

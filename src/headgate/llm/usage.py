@@ -145,7 +145,7 @@ def _of_openai(told: Any, sent: str, made: str) -> Usage:
         audio_input=_count(of_sent, "audio_tokens"),
         audio_output=_count(of_made, "audio_tokens"),
         image_output=_count(of_made, "image_tokens"),
-    )
+    )._replace(web_searches=_count(field_of(told, "server_tool_use"), "web_search_requests"))
 
 
 def _beside(told: Any) -> tuple[tuple[str, Usage], ...]:

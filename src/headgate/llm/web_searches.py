@@ -1,7 +1,7 @@
 """Searches of the web that a provider makes for a call, each for a fee: how many a body allows, and an answer tells.
 
 What is not told is not nothing: where a body sets no bound a stated number is held, and where an answer does not tell
-how often was searched, as those of chat completions do not, what is held counts.
+how often was searched, as most of chat completions do not, what is held counts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ FIELDS = ("tools", "web_search_options", "plugins")
 _PLUGIN = "web"
 """The plugin of OpenRouter that searches the web once for each call; `:online` after a model's name is short for it."""
 
+_NATIVE = "native"
+"""The engine of that plugin by which the model itself searches, as often as it likes."""
+
 _TYPES = ("web_search", "browser_search", "google_search")
-"""How the types of tools begin that search the web, or what they are called by."""
+"""How the types of tools begin that search the web, or what they are called by; a router's name may come before it, as
+in `openrouter:web_search`."""
 
 _OF_MESSAGES = re.compile(r"web_search_[0-9]{8}")
 """Types of tools that only Anthropic's messages have."""
@@ -44,15 +48,16 @@ def least_searches(model: str) -> int:
 def most_searches(body: Mapping[str, Any], settings: LlmSettings, dialect: str = "") -> int:
     """How many searches are held for a body of a dialect, "" where that is not known.
 
-    Chat completions with `web_search_options` search once, as with OpenRouter's plugin; a tool of messages as often as
-    its `max_uses` says, any other `web_searches` of the settings; responses make no more than `max_tool_calls` of calls
-    in all. In dialects that do not have these fields, providers pass over them, so they bound nothing. Where the
-    dialect is not known, the type of a tool and the absence of `messages` tell.
+    Chat completions with `web_search_options` search once, as with OpenRouter's plugin, unless its engine is the
+    model's own; a tool of messages as often as its `max_uses` says, any other `web_searches` of the settings; responses
+    make no more than `max_tool_calls` of calls in all. In dialects that do not have these fields, providers pass over
+    them, so they bound nothing. Where the dialect is not known, the type of a tool and the absence of `messages` tell.
     """
     found = 0 if body.get("web_search_options") is None else 1
     plugins = body.get("plugins")
     for plugin in plugins if isinstance(plugins, list | tuple) else ():
-        found += field_of(plugin, "id") == _PLUGIN and field_of(plugin, "enabled") is not False
+        if field_of(plugin, "id") == _PLUGIN and field_of(plugin, "enabled") is not False:
+            found += settings.web_searches if field_of(plugin, "engine") == _NATIVE else 1
     tools = body.get("tools")
     for tool in tools if isinstance(tools, list | tuple) else ():
         if _searches(tool):
@@ -66,7 +71,7 @@ def most_searches(body: Mapping[str, Any], settings: LlmSettings, dialect: str =
 def with_searches(usage: Usage, answer: Any, held: int) -> Usage:
     """The usage that a whole answer tells, with the searches that it shows: those of responses are items of it."""
     if field_of(answer, "choices") is not None:
-        return usage._replace(web_searches=max(usage.web_searches, held))
+        return usage._replace(web_searches=usage.web_searches or held)
     return with_shown(usage, answer)
 
 
@@ -87,7 +92,7 @@ def _is_search(item: Any) -> bool:
 
 def _searches(tool: Any) -> bool:
     kind = field_of(tool, "type")
-    if isinstance(kind, str) and kind.startswith(_TYPES):
+    if isinstance(kind, str) and kind.rpartition(":")[2].startswith(_TYPES):
         return True
     return isinstance(tool, Mapping) and any(name in tool for name in _TYPES)
 

@@ -10,11 +10,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, MissingExtraError
 from headgate.llm_proxy.own_key import OwnKey, digest_of
 from headgate.llm_proxy.providers import ProviderSettings
+
+try:
+    from aiohttp import web
+except ImportError as error:
+    raise MissingExtraError("the proxy of language models", extra="llm-proxy", why=error) from error
 
 EXAMPLE_KEY = "hg-example"
 EXAMPLE_POLICY = Path(__file__).with_name("example.yaml")

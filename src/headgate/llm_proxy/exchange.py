@@ -209,7 +209,12 @@ class Exchange:
     async def _answer(self, call: AsyncCall, state: ProviderState, response: ProviderAnswer) -> str:
         """Pass on what a provider answers."""
         headers = headers_to_answer(response.headers, self._own or [])
-        if response.content_type == "text/event-stream":
+        is_stream = response.content_type == "text/event-stream"
+        try:  # some providers do not say so
+            is_stream = is_stream or (self._body.is_stream and not await response.looks_like_json())
+        except OSError as error:
+            return await self._broke_off(call, state, error)
+        if is_stream:
             asked = state.settings.asks_usage and not self._body.asks_usage
             reading, self._reading = self._reading or call.reading(), None
             self._relay = StreamRelay(call, reading, self._client, self._dialect, strips_usage=asked)
@@ -220,12 +225,15 @@ class Exchange:
         try:
             raw = await response.read_whole(_MOST_WHOLE_BYTES)
         except OSError as error:
-            await call.settle_unknown()
-            is_timeout = isinstance(error, TimeoutError)
-            return await self._lost(state, Lost("the answer broke off", is_timeout=is_timeout))
+            return await self._broke_off(call, state, error)
         await call.settle(await _parsed(raw))
         await self._client.whole(response.status, headers, raw)
         return "answered"
+
+    async def _broke_off(self, call: AsyncCall, state: ProviderState, error: OSError) -> str:
+        """What becomes of a call whose answer broke off before the client got any of it."""
+        await call.settle_unknown()
+        return await self._lost(state, Lost("the answer broke off", is_timeout=isinstance(error, TimeoutError)))
 
     async def _lost(self, state: ProviderState, error: Lost) -> str:
         self._parts.metrics.provider_failed(state.settings.name, "lost")

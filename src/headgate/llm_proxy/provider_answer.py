@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Protocol
 
 from headgate.errors import MissingExtraError
+from headgate.llm_proxy.inflating import Inflating
 
 try:
     import httptools
@@ -19,11 +20,9 @@ except ImportError as error:
 
 _MOST_HEAD_BYTES = 64 * 1024
 _BUFFER_BYTES = 64 * 1024
-"""So much of a body is read ahead; more waits at the provider until the client has taken it."""
+"""So much of a body, as it comes, is read ahead; more waits at the provider until the client has taken it."""
 
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
-_GZIP = b"\x1f"
-"""What a part of a compressed body begins with that follows another one (RFC 1952, 2.2)."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class BrokenAnswer(ConnectionError):
@@ -52,9 +51,9 @@ class ProviderAnswer:
     `status` and `headers` (names in lower case) are there after `head`.
     """
 
-    __slots__ = ("_error", "_fed", "_has_head", "_head_bytes", "_held", "_inflate", "_is_closed", "_is_compressed",
-                 "_is_framed", "_is_interim", "_is_paused", "_is_whole", "_link", "_loop", "_may_stay", "_parser",
-                 "_parts", "_waiter", "headers", "status")  # fmt: skip
+    __slots__ = ("_again", "_error", "_fed", "_has_head", "_head_bytes", "_held", "_inflating", "_is_closed",
+                 "_is_compressed", "_is_framed", "_is_interim", "_is_paused", "_is_whole", "_link", "_loop",
+                 "_may_stay", "_parser", "_parts", "_waiter", "headers", "status")  # fmt: skip
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
@@ -62,14 +61,19 @@ class ProviderAnswer:
         self.status = 0
         self.headers: list[tuple[str, str]] = []
         self._parts: list[bytes] = []
+        self._again = b""
+        """What of the body was looked at, and is to be read."""
+
         self._held = self._fed = self._head_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._error: OSError | None = None
-        self._inflate: zlib._Decompress | None = None
+        self._inflating: Inflating | None = None
+        """What a compressed body is read by, once some of it has come."""
+
+        self._is_compressed = False
         self._is_framed = False
         """Whether the head tells where the body ends; if not, it ends with the connection."""
 
-        self._is_compressed = False
         self._is_interim = False
         """Whether what is read is an answer of 1xx, before the one that counts."""
 
@@ -87,12 +91,13 @@ class ProviderAnswer:
     @property
     def has_more(self) -> bool:
         """Whether more of the body has come than was read."""
-        return bool(self._parts)
+        return bool(self._parts or self._again) or (self._inflating is not None and self._inflating.has_more)
 
     @property
     def is_at_end(self) -> bool:
         """Whether all of the body has come and was read."""
-        return self._is_whole and not self._parts
+        is_read = self._is_whole and not self._parts and not self._again
+        return is_read and (self._inflating is None or self._inflating.is_at_end)
 
     async def head(self) -> None:
         """Wait until status and headers are there. Raises BrokenAnswer, TimeoutError."""
@@ -101,15 +106,45 @@ class ProviderAnswer:
 
     async def read(self) -> bytes:
         """What of the body has come since, b"" at its end. Raises BrokenAnswer, TimeoutError where it does not come."""
-        while not self._parts:
+        while not (part := self._taken()):
             if self._is_whole:
-                return b""
+                if self.is_at_end:
+                    return b""
+                raise BrokenAnswer("a compressed body has not come whole")
             await self._more()
-        parts, self._parts, self._held = self._parts, [], 0
-        if self._is_paused:
+        return part
+
+    async def looks_like_json(self) -> bool:
+        """Whether the body begins as an object of JSON does, which no event does. Raises as `read` does."""
+        seen = b""
+        while not (begun := seen.removeprefix(_BYTE_ORDER_MARK).lstrip()) and len(seen) < _BUFFER_BYTES:
+            part = await self.read()
+            if not part:
+                break
+            seen += part
+        self._again = seen
+        return begun.startswith((b"{", b"["))
+
+    def _taken(self) -> bytes:
+        """What of the body has come, b"" where nothing has; of a compressed one no more than a piece."""
+        if self._again:
+            again, self._again = self._again, b""
+            return again
+        inflating = self._inflating
+        if inflating is None:
+            parts, self._parts, self._held = self._parts, [], 0
+            part = parts[0] if len(parts) == 1 else b"".join(parts)
+        else:
+            try:
+                part = inflating.read()
+            except zlib.error as error:
+                self._may_stay = False
+                raise BrokenAnswer("a body is not compressed as its head says") from error
+            self._held = inflating.waiting
+        if self._is_paused and self._held <= _BUFFER_BYTES:
             self._is_paused = False
             self._link.resume()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return part
 
     async def read_whole(self, most: int) -> bytes:
         """The body. Raises BrokenAnswer, also for more than so many bytes, and TimeoutError."""
@@ -174,7 +209,7 @@ class ProviderAnswer:
         if self._is_whole or self._error is not None:
             return
         if error is None and self._has_head and not self._is_framed:
-            self._finish()
+            self._is_whole = True
         else:
             self._error = BrokenAnswer("the connection was lost")
         self._wake()
@@ -233,20 +268,12 @@ class ProviderAnswer:
         if self._is_whole:
             return
         if self._is_compressed:
-            body = self._inflated(body)
-        if body:
+            if self._inflating is None:
+                self._inflating = Inflating()
+            self._inflating.feed(body)
+        else:
             self._parts.append(body)
-            self._held += len(body)
-
-    def _inflated(self, body: bytes) -> bytes:
-        """What a part of a compressed body says. What comes behind its end and is none is passed over."""
-        inflate = self._inflate or zlib.decompressobj(_GZIP_OR_ZLIB)
-        made = inflate.decompress(body)
-        while inflate.eof and (more := inflate.unused_data).startswith(_GZIP):
-            inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
-            made += inflate.decompress(more)
-        self._inflate = inflate
-        return made
+        self._held += len(body)
 
     def on_message_complete(self) -> None:
         if self._is_interim:
@@ -254,10 +281,4 @@ class ProviderAnswer:
         elif not self._is_whole:
             assert self._parser is not None
             self._may_stay = self._parser.should_keep_alive()
-            self._finish()
-
-    def _finish(self) -> None:
-        if self._inflate is not None and not self._inflate.eof:
-            self.fail(BrokenAnswer("a compressed body has not come whole"))
-            return
-        self._is_whole = True
+            self._is_whole = True

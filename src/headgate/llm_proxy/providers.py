@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from headgate.errors import ConfigError
-from headgate.llm.dialects.paths import DIALECTS, Dialect
+from headgate.llm.dialects.paths import DIALECTS, Dialect, url_at
 from headgate.llm.key_variables import may_be_shown
 from headgate.policy.problems import PolicyError, Problem, shown
 from headgate.policy.yaml_source import Document, read_document, unusable_texts
@@ -34,7 +34,7 @@ class ProviderSettings(NamedTuple):
 
     name: str
     base_url: str
-    """Without a slash at its end; it may end with /v1 or not."""
+    """Without a slash at its end; see `url_at`."""
 
     api_key: str
     """The secret itself; "" for none."""
@@ -68,8 +68,7 @@ class ProviderSettings(NamedTuple):
 
     def url(self, dialect: Dialect) -> str:
         """Where it takes a dialect."""
-        path = dialect.path.removeprefix("/v1") if self.base_url.endswith("/v1") else dialect.path
-        return self.base_url + path
+        return url_at(self.base_url, dialect.path)
 
     def auth_headers(self, dialect: Dialect) -> dict[str, str]:
         """The headers that show its key."""

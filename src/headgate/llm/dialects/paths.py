@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from headgate.errors import ArgumentError
 
@@ -37,6 +38,9 @@ DIALECTS = {
 
 _NAMES = tuple(dialect.name for dialect in DIALECTS.values())
 
+_VERSION = re.compile(r"/v[0-9]+[a-z0-9]*(?=/|$)")
+"""A version in the path of a base URL, as in `/v1beta/openai` and `/api/paas/v4`."""
+
 _ONE_MODEL = re.compile(r"/v1/models/[A-Za-z0-9][A-Za-z0-9_.:@-]{0,199}")
 
 
@@ -54,6 +58,19 @@ def dialect_of(path: str, *, family: Family = "openai") -> Dialect | None:
     if dialect is not None and dialect.name == MODELS.name:
         return dialect._replace(family=family)
     return dialect
+
+
+def url_at(base_url: str, path: str) -> str:
+    """The URL by which a provider takes the path of a dialect. Its base URL may end with `/v1` or before it.
+
+    Behind one with another version in its path comes what OpenAI's clients put behind theirs, without `/v1`.
+    Anthropic's put `/v1` behind each.
+    """
+    base_url = base_url.rstrip("/")
+    has_version = (
+        base_url.endswith("/v1") if path.startswith(MESSAGES.path) else _VERSION.search(urlsplit(base_url).path)
+    )
+    return base_url + (path.removeprefix("/v1") if has_version else path)
 
 
 def check_dialect(name: object) -> str:

@@ -141,8 +141,9 @@ class Backlog(Protocol):
     ) -> bool:
         """Put a job back where it was; its lane is left alone for a while.
 
-        `refused` by a limit of this scope; `burnt`: its hold was settled, so the next has a new number; `failed`: the
-        provider could not answer. False where it is no more the worker's.
+        `refused` by a limit of this scope: if something was given back to that since the job was taken, the lane may
+        ask again at once; `burnt`: its hold was settled, so the next has a new number; `failed`: the provider could
+        not answer. False where it is no more the worker's.
         """
         ...
 

@@ -15,6 +15,9 @@ from headgate.llm.queue.lane import Account, Lane, Turn, Waiting
 STRICT = 2
 """A lane that was refused so often at its promised moments claims the limit that refused it."""
 
+MOST_WOKEN = 1000
+"""Scopes to which something was given back are remembered for so many times."""
+
 _TIDY = 64
 
 
@@ -33,6 +36,12 @@ class Lanes:
         self._left: list[tuple[int, str]] = []
         self._by_scope: dict[str, set[str]] = {}
         self._claims: dict[str, tuple[str, int]] = {}
+        self.wakes = 0
+        """How often something was given back."""
+
+        self._woken: dict[str, int] = {}
+        """By scope the number of the last time, of the last `MOST_WOKEN`."""
+
         self._floor = 0
         """Where the last user stood that had nothing waiting any more."""
 
@@ -127,10 +136,22 @@ class Lanes:
     def wake_scopes(self, scopes: tuple[str, ...]) -> None:
         """Something was given back to limits of these scopes: of each the first that waits for it may ask again."""
         for scope in scopes:
+            self._note_woken(scope)
             found = [self._lanes[name] for name in self._by_scope.get(scope, ())]
             if found:
                 lane = min(found, key=lambda each: (each.score, each.name))
                 self._let_go(lane)
+
+    def was_woken(self, scope: str, wakes: int) -> bool:
+        """Whether something was given back to a scope since there were so many `wakes`."""
+        return self._woken.get(scope, 0) > wakes
+
+    def _note_woken(self, scope: str) -> None:
+        self.wakes += 1
+        self._woken.pop(scope, None)
+        self._woken[scope] = self.wakes
+        while self._woken[first := next(iter(self._woken))] <= self.wakes - MOST_WOKEN:
+            del self._woken[first]
 
     def claims(self, now_us: int) -> tuple[Claim, ...]:
         """Claims of limits."""

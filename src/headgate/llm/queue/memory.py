@@ -34,6 +34,7 @@ class _Kept:
     attempts: int = 0
     deliveries: int = 0
     started_us: int = 0
+    wakes: int = 0  # of its lanes when it was taken
     ended_us: int = 0
     answer: bytes = b""
     error: str = ""
@@ -102,6 +103,7 @@ class MemoryBacklog:
         kept = self._jobs[turn.job.id]
         kept.state, kept.worker, kept.started_us = "running", worker, now_us
         kept.deliveries += 1
+        kept.wakes = self._lanes.wakes
         self._waiting -= 1
         self._started.append(now_us)
         self.news.tell("taken", turn.job.id)
@@ -118,6 +120,8 @@ class MemoryBacklog:
         kept, now_us = self._jobs.get(taken.id), self._now()
         if kept is None or kept.state != "running" or kept.worker != worker:
             return False
+        if refused and self._lanes.was_woken(scope, kept.wakes):  # after the gate refused it: it may ask at once
+            after_us, scope, refused = 0, "", False
         order = kept.order
         kept.state, kept.worker, kept.started_us = "waiting", "", 0
         kept.hold += burnt

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 from urllib.parse import urlsplit
 
 from headgate.errors import ConfigError, MissingExtraError
+from headgate.llm.dialects.paths import url_at
 from headgate.llm.queue.attempt import QueuedCall
 from headgate.llm.queue.failures import ProviderError, retry_after_us, should_retry
 
@@ -17,7 +17,6 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("a worker that sends jobs to a provider's URL", extra="httpx") from error
 
 _ANTHROPIC_VERSION = "2023-06-01"
-_VERSION_PATH = re.compile(r"/v1/?$")
 _SHOWN = 300
 _KEY_REFUSED = 401
 
@@ -37,7 +36,7 @@ class HttpProvider:
         key = key.strip()  # files of keys end in a line's end
         if not key.isascii() or not key.isprintable():  # the client's own error would show it, to who gave the job
             raise ConfigError("the provider's key cannot be sent in a header: a key is printable ASCII on one line")
-        self._url = _VERSION_PATH.sub("", url).rstrip("/")
+        self._url = url
         self._key = key
         self._most_bytes = most_bytes
         self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None))
@@ -50,7 +49,9 @@ class HttpProvider:
         elif self._key:
             headers["authorization"] = f"Bearer {self._key}"
         content = json.dumps(job.body, ensure_ascii=False).encode()
-        async with self._client.stream("POST", self._url + job.path, content=content, headers=headers) as response:
+        async with self._client.stream(
+            "POST", url_at(self._url, job.path), content=content, headers=headers
+        ) as response:
             told = bytearray()
             async for part in response.aiter_bytes():
                 told += part

@@ -17,7 +17,7 @@ if not now then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local STRICT, SOME, RATED, NEWS, HOUR = 2, 100, 32, 1000, 3600000000
+local STRICT, SOME, RATED, MOST_WOKEN, NEWS, HOUR = 2, 100, 32, 1000, 1000, 3600000000
 local SHOWN = {'st', 'c', 'm', 'p', 'k', 's', 't', 'z', 'd', 'n', 'r', 'er', 'li', 'i'}
 
 local function job_key(id) return base .. 'job:' .. id end
@@ -146,6 +146,11 @@ local function add(account)
 end
 
 local function wake_scope(scope)
+  local turn = call('HINCRBY', base .. 'meta', 'wakes', 1)
+  call('ZADD', base .. 'woken', turn, scope)
+  for _, old in ipairs(call('ZRANGEBYSCORE', base .. 'woken', '-inf', turn - MOST_WOKEN, 'LIMIT', 0, SOME)) do
+    call('ZREM', base .. 'woken', old)
+  end
   local first, least
   for _, lane in ipairs(call('SMEMBERS', base .. 'scope:' .. scope)) do
     local score = number(call('HGET', lane_key(lane), 'score'))
@@ -324,7 +329,7 @@ operations['take'] = function(worker)
       call('ZREM', base .. 'deadlines', id)
       local entries = call('XCLAIM', KEYS[1], 'workers', worker, 0, job[2], 'FORCE')
       call('HSET', job_key(id), 'st', 'running', 'w', worker, 't', now, 'q', since, 'sc', own[5], 'rf', own[3],
-        'pr', own[6])
+        'pr', own[6], 'wk', call('HGET', base .. 'meta', 'wakes') or 0)
       call('HINCRBY', job_key(id), 'x', 1)
       call('LPUSH', base .. 'started', format('%.0f', now))
       call('LTRIM', base .. 'started', 0, RATED - 1)
@@ -347,8 +352,11 @@ end
 
 -- worker, id, microseconds to wait, scope, and 1 or 0: whether it was refused, its hold burnt, its provider failed
 operations['park'] = function(worker, id, after, scope, refused, burnt, failed)
-  local own = call('HMGET', job_key(id), 'st', 'w', 'l', 'a', 'p', 'k', 'q', 'rf', 'e', 'd', 'pr')
+  local own = call('HMGET', job_key(id), 'st', 'w', 'l', 'a', 'p', 'k', 'q', 'rf', 'e', 'd', 'pr', 'wk')
   if own[1] ~= 'running' or own[2] ~= worker then return {'lost'} end
+  if refused == '1' and number(call('ZSCORE', base .. 'woken', scope)) > number(own[12]) then
+    after, scope, refused = 0, '', '0'
+  end
   local lane, account, since, refusals = own[3], own[4], tonumber(own[7]), tonumber(own[8])
   call('HSET', job_key(id), 'st', 'waiting', 'w', '', 't', 0, 'x', 0)
   call('HINCRBY', job_key(id), 'h', burnt)
