@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from headgate.llm import AsyncLlmGate, LlmGate
+from headgate.drive import all_answered
+from headgate.llm import AsyncLlmGate, LlmGate, tokens
 from headgate.testing import ManualClock
 
 RULE = {"name": "u", "by": ["user"], "limits": "60/hour bucket; 100000 tokens/hour bucket; 5 concurrent"}
@@ -71,6 +73,39 @@ def test_a_stream_that_is_left_counts_what_was_seen_of_it(way: str) -> None:
             await asyncio.gather(leaving, return_exceptions=True)
             await asyncio.sleep(0)
             assert (await used(gate))[1] >= WORDS
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("way", ["awaited", "cancelled"])
+def test_the_text_of_a_long_stream_is_counted_while_the_event_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    counts, goes_on, usual = threading.Event(), threading.Event(), tokens.count_text
+
+    def count_text(text: str, model: str) -> tokens.TokenCount:
+        counts.set()
+        assert goes_on.wait(10)
+        return usual(text, model)
+
+    async def main() -> None:
+        async with AsyncLlmGate(POLICY, clock=ManualClock()) as gate:
+            call = await gate.reserve(**CALL)
+            reading = call.reading()
+            reading.read({"choices": [{"index": 0, "delta": {"content": " word" * 4000}}]})
+            monkeypatch.setattr(tokens, "count_text", count_text)
+            settling = asyncio.ensure_future(call.settle_stream(reading.usage))
+            assert await asyncio.to_thread(counts.wait, 10)
+            await call.settle_failed()  # it is settled by its text already
+            await call.settle_stream(reading.usage)
+            if way == "cancelled":
+                settling.cancel()
+                await asyncio.sleep(0)
+            goes_on.set()
+            await asyncio.wait([settling])
+            assert settling.cancelled() == (way == "cancelled")
+            await all_answered(within_s=10)
+            assert await used(gate) == (1, usual(" word" * 4000, "m").tokens)
 
     asyncio.run(main())
 

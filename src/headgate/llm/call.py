@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from headgate import heartbeat
 from headgate.collector import call_outside
-from headgate.drive import answered, answered_in_any_case
+from headgate.drive import answered, answered_in_any_case, is_on_asyncio
 from headgate.errors import ArgumentError, RateLimited, StoreError
 from headgate.holding import Extension
 from headgate.llm.call_base import CallBase, log
@@ -17,6 +17,7 @@ from headgate.llm.call_failures import mode_of
 from headgate.llm.entry import SettleMode
 from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
+from headgate.llm.tokens import LONG, count_text_async
 from headgate.llm.usage import NO_PARTS, Usage, check_parts
 from headgate.reservation import AsyncReservation
 
@@ -164,7 +165,12 @@ class AsyncCall(CallBase):
 
     async def settle_stream(self, usage: StreamUsage) -> None:
         """See `Call.settle_stream`."""
-        await self._settle(*self._read_stream(usage))
+        text = "" if usage.is_final else usage.text
+        if len(text) <= LONG or not is_on_asyncio():
+            await self._settle(*self._read_stream(usage))
+        elif not self.settled and self._is_held:
+            self.settled = True  # nothing else settles it while its text is counted
+            await answered_in_any_case(self._settle_counted(usage, text))
 
     async def settle_failed(self) -> None:
         """See `Call.settle_failed`."""
@@ -226,6 +232,10 @@ class AsyncCall(CallBase):
         settling = self._settle_now(mode, usage)
         waits = isinstance(self._reservation, AsyncReservation)
         await (answered_in_any_case(settling) if waits else settling)
+
+    async def _settle_counted(self, usage: StreamUsage, text: str) -> None:
+        made = (await count_text_async(text, self.model)).tokens
+        await self._settle_now(*self._read_stream(usage, made))
 
     async def _settle_now(self, mode: SettleMode, usage: Usage | None) -> None:
         amounts, entry = self._settlement(mode, usage)

@@ -286,14 +286,14 @@ class CallBase:
         self.was_cut = self.was_cut or any(end in ("length", "max_tokens", "incomplete") for end in ends)
         return "exact" if usage is None or is_whole else "at least", usage
 
-    def _read_stream(self, usage: StreamUsage) -> tuple[SettleMode, Usage | None]:
-        """How a stream is settled that has ended, or is read no further."""
+    def _read_stream(self, usage: StreamUsage, made: int | None = None) -> tuple[SettleMode, Usage | None]:
+        """How a stream is settled that has ended, or is read no further; `made` are the tokens of its text."""
         self.was_cut, sent = self.was_cut or usage.was_cut, self._size.input
         self._told = ToldOfPrice(usage.terms, usage.models, usage.beside)
         if usage.is_final and (told := credible(usage.usage, sent)) is not None and tells_input(told, sent):
             self._parts.remember(usage.response_id, told)
             held = 0 if usage.tells_searches else self._size.searches
             return "exact", told._replace(web_searches=max(held, told.web_searches))
-        made = count_text(usage.text, self.model).tokens
+        made = count_text(usage.text, self.model).tokens if made is None else made
         told = usage.usage or Usage(sent, 0)
         return "at least", told._replace(output=max(told.output, made))

@@ -10,6 +10,7 @@ from headgate.collector import call_outside
 from headgate.drive import begun
 from headgate.llm.call import AsyncCall, Call
 from headgate.llm.held_requests import AnswerReading
+from headgate.llm.tokens import count_text, count_text_async
 
 
 class HeldBody:
@@ -30,7 +31,7 @@ class HeldBody:
                 if passed:
                     yield passed
                 if self._is_spent():
-                    rest = reading.cut()
+                    rest = reading.cut(count_text(reading.stream.usage.text, self._call.model).tokens)
                     break
             else:
                 rest = reading.end()
@@ -86,7 +87,8 @@ class AsyncHeldBody:
                 if passed:
                     yield passed
                 if await self._is_spent():
-                    rest = reading.cut()
+                    made = await count_text_async(reading.stream.usage.text, self._call.model)
+                    rest = reading.cut(made.tokens)
                     break
             else:
                 rest = reading.end()

@@ -17,7 +17,6 @@ from headgate.llm.call_costs import UnknownPriceError
 from headgate.llm.dialects import Answer, Dialect, Problem, StreamEnd, dialect_of, problem_answer, refusal
 from headgate.llm.dialects.paths import family_of
 from headgate.llm.events import EventReader
-from headgate.llm.tokens import count_text
 from headgate.llm.usage import Usage
 
 Who = str | Callable[[], str]
@@ -148,12 +147,10 @@ class AnswerReading:
         """Whether a further slice is to be held before more is passed on."""
         return self.is_stream and self._end is not None and self.stream.needs_more and not self.has_ended
 
-    def cut(self) -> bytes:
-        """The events that end the stream now."""
+    def cut(self, made: int) -> bytes:
+        """The events that end the stream now, of whose text so many tokens were made."""
         assert self._end is not None
-        usage = self.stream.usage
-        told = usage.usage or Usage(self._call.held.input, 0)
-        made = count_text(usage.text, self._call.model).tokens
+        told = self.stream.usage.usage or Usage(self._call.held.input, 0)
         return self._end.cut(told._replace(output=max(told.output, made)), tells_usage=not self._strips)
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from headgate.errors import ArgumentError
 from headgate.llm.model_table import find
-from headgate.llm.tokens import count_text, is_loaded
+from headgate.llm.tokens import LONG, count_text, is_loaded
 from headgate.llm.usage import field_of
 
 _EACH_MESSAGE, _REPLY, _EACH_TOOL = 3, 3, 8
@@ -64,7 +64,6 @@ _OF_GATES = frozenset((
 """What a gate is told beside the fields of a body."""
 
 _DEEPEST = 40
-_LONG = 10_000
 
 
 class InputCount(NamedTuple):
@@ -136,7 +135,7 @@ async def with_input_counted(model: object, asked: dict[str, Any]) -> dict[str, 
 
 def _is_long(body: Mapping[str, Any]) -> bool:
     """Whether the texts of a body have more letters than are counted at once on an event loop."""
-    left, parts = _LONG, list[Any]([body])
+    left, parts = LONG, list[Any]([body])
     while parts and left >= 0:
         part = parts.pop()
         if isinstance(part, Mapping | list | str):

@@ -6,15 +6,20 @@ times a factor that `models.toml` tells. With nothing installed, by the bytes an
 
 from __future__ import annotations
 
+import asyncio
 import re
 import string
 from collections import OrderedDict
 from hashlib import blake2b
 from typing import NamedTuple
 
+from headgate.drive import is_on_asyncio
 from headgate.forks import ProcessLock
 from headgate.llm.model_table import find
 from headgate.llm.vocabularies import Count, counter, loaded
+
+LONG = 10_000
+"""A text of more characters takes too long for an event loop: it is counted in a thread."""
 
 _USUAL = "o200k_base"
 _REMEMBERED_FROM = 100
@@ -57,6 +62,17 @@ def count_text(text: str, model: str) -> TokenCount:
     if percent is None:
         return _EXACT[tokens] if tokens < _MOST_EXACT else _made(TokenCount, (tokens, True))
     return TokenCount(-(-tokens * percent // 100), False)
+
+
+async def count_text_async(text: str, model: str) -> TokenCount:
+    """`count_text` on an event loop, which goes on while a long text is counted."""
+    if len(text) <= LONG or not is_on_asyncio():
+        return count_text(text, model)
+    try:
+        counting = asyncio.get_running_loop().run_in_executor(None, count_text, text, model)
+    except RuntimeError:  # no thread is to be had, as where the interpreter ends
+        return count_text(text, model)
+    return await counting
 
 
 _Counting = tuple[Count | None, str, int | None]

@@ -10,7 +10,7 @@ from headgate.llm.call import AsyncCall
 from headgate.llm.dialects import Dialect, StreamEnd
 from headgate.llm.events import EventReader
 from headgate.llm.stream_reading import StreamReading
-from headgate.llm.tokens import count_text
+from headgate.llm.tokens import count_text_async
 from headgate.llm.usage import Usage
 from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.provider_answer import ProviderAnswer
@@ -96,7 +96,7 @@ class StreamRelay:
         """End the stream as a provider ends one that made its most tokens."""
         assert self._end is not None
         told = self._reading.usage.usage or Usage(self._call.held.input, 0)
-        made = count_text(self._reading.usage.text, self._call.model).tokens
+        made = (await count_text_async(self._reading.usage.text, self._call.model)).tokens
         usage = told._replace(output=max(told.output, made))
         await self.settle()
         await self._client.write(self._end.cut(usage, tells_usage=not self._strips))
