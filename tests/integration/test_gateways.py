@@ -12,6 +12,7 @@ import httpx
 import pytest
 from documents import ROOT
 from gateways import nginx_with, running_caddy, running_envoy, running_haproxy, running_nginx, shown
+from raw_requests import connected
 from running import RunningService, running_service
 from tcp_proxy import TcpProxy
 
@@ -27,6 +28,7 @@ rules:
   - {name: key, match: {path: /export}, by: [key], limits: 2/minute log}
   - {name: once, match: {path: /once}, by: [key], limits: 1000/minute, repeated: refuse}
   - {name: never, match: {path: /heavy}, by: [ip], limits: 0/minute log}
+  - {name: host, match: {host: api.example.com}, by: [ip], limits: 0/minute log}
 """
 STARTED = {"nginx": running_nginx, "caddy": running_caddy, "haproxy": running_haproxy, "envoy": running_envoy}
 GATEWAYS = tuple(STARTED)
@@ -160,6 +162,15 @@ def test_no_number_of_fields_ends_a_gateway_or_passes_uncounted(url: str) -> Non
                 fields = [(name.format(field), "y") for field in range(number)]
                 assert client.post("/api/login", headers=fields).status_code in (400, 429, 431), number
         assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
+@pytest.mark.parametrize("fields", ["", "X-Forwarded-Host: a\n"])
+def test_a_host_that_only_the_target_names_is_judged(url: str, fields: str) -> None:
+    for version in ("1.0", "1.1"):
+        with connected(url, f"GET http://api.example.com:80/ HTTP/{version}\n{fields}\n") as client:
+            # 429, or the gateway refuses it by itself.
+            assert client.recv(12).split()[1] in (b"429", b"400", b"426")
 
 
 def test_nginx_keeps_its_connection_to_the_service_whether_it_passes_or_refuses(
