@@ -185,6 +185,17 @@ def test_nginx_keeps_its_connection_to_the_service_whether_it_passes_or_refuses(
         assert proxy.accepted == 1
 
 
+def test_what_nginx_itself_forbids_stays_forbidden(tmp_path: Path, service: RunningService, upstream: int) -> None:
+    configuration = shown("nginx", service.url.removeprefix("http://"), f"127.0.0.1:{upstream}")
+    inside = "\nserver {\n    location = /private { deny all; }\n    deny 127.0.0.2;"
+    with nginx_with(tmp_path, configuration.replace("\nserver {", inside, 1)) as port:
+        for source, path, status in [("127.0.0.1", "/", 200), ("127.0.0.1", "/private", 403), ("127.0.0.2", "/", 403)]:
+            transport = httpx.HTTPTransport(local_address=source)
+            with httpx.Client(transport=transport, base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+                answer = client.get(path)
+                assert (answer.status_code, "problem" in answer.headers.get("Content-Type", "")) == (status, False)
+
+
 @pytest.mark.parametrize("gateway", GATEWAYS)
 def test_a_refusal_by_many_limits_reaches_the_client(url: str, service: RunningService, tmp_path: Path) -> None:
     rules = [
