@@ -167,10 +167,14 @@ def test_no_number_of_fields_ends_a_gateway_or_passes_uncounted(url: str) -> Non
 @pytest.mark.parametrize("gateway", GATEWAYS)
 @pytest.mark.parametrize("fields", ["", "X-Forwarded-Host: a\n"])
 def test_a_host_that_only_the_target_names_is_judged(url: str, fields: str) -> None:
-    for version in ("1.0", "1.1"):
-        with connected(url, f"GET http://api.example.com:80/ HTTP/{version}\n{fields}\n") as client:
-            # 429, or the gateway refuses it by itself.
-            assert client.recv(12).split()[1] in (b"429", b"400", b"426")
+    for line in (
+        "GET http://api.example.com:80/ HTTP/1.0",
+        "GET http://api.example.com HTTP/1.1",
+        "CONNECT api.example.com:443 HTTP/1.1",
+    ):
+        with connected(url, f"{line}\n{fields}\n") as client:
+            status = client.recv(12).split()[1]
+        assert status in (b"429", b"400", b"404", b"405", b"426"), line  # or the gateway itself refuses it
 
 
 def test_nginx_keeps_its_connection_to_the_service_whether_it_passes_or_refuses(
