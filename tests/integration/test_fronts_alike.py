@@ -78,6 +78,12 @@ TARGETS: list[tuple[bytes, Told]] = [
     (b"http:///healthz", BAD),
     (b"http://[::1/healthz", BAD),
     (b"http://h#a", BAD),
+    # A fragment, which some cut off, and others read as a part of the path.
+    (b"/check/default/health#/../login", BAD),
+    (b"/check/default#", BAD),
+    (b"http://h/check/default/a#b?c", BAD),
+    (b"/check/default?a#b", OK),
+    (b"http://h/healthz?a#b", OK),
     (b"ftp://h/healthz", BAD),
     (b"ws://h/healthz", BAD),
     # What is none.

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from documents import ROOT
 from gateways import nginx_with, running_caddy, running_envoy, running_haproxy, running_nginx, shown
+from raw_requests import connected
 from running import RunningService, running_service
 from tcp_proxy import TcpProxy
 
@@ -27,6 +28,7 @@ rules:
   - {name: key, match: {path: /export}, by: [key], limits: 2/minute log}
   - {name: once, match: {path: /once}, by: [key], limits: 1000/minute, repeated: refuse}
   - {name: never, match: {path: /heavy}, by: [ip], limits: 0/minute log}
+  - {name: host, match: {host: api.example.com}, by: [ip], limits: 0/minute log}
 """
 STARTED = {"nginx": running_nginx, "caddy": running_caddy, "haproxy": running_haproxy, "envoy": running_envoy}
 GATEWAYS = tuple(STARTED)
@@ -162,6 +164,19 @@ def test_no_number_of_fields_ends_a_gateway_or_passes_uncounted(url: str) -> Non
         assert client.get("/").status_code == 200
 
 
+@pytest.mark.parametrize("gateway", GATEWAYS)
+@pytest.mark.parametrize("fields", ["", "X-Forwarded-Host: a\n"])
+def test_a_host_that_only_the_target_names_is_judged(url: str, fields: str) -> None:
+    for line in (
+        "GET http://api.example.com:80/ HTTP/1.0",
+        "GET http://api.example.com HTTP/1.1",
+        "CONNECT api.example.com:443 HTTP/1.1",
+    ):
+        with connected(url, f"{line}\n{fields}\n") as client:
+            status = client.recv(12).split()[1]
+        assert status in (b"429", b"400", b"404", b"405", b"426"), line  # or the gateway itself refuses it
+
+
 def test_nginx_keeps_its_connection_to_the_service_whether_it_passes_or_refuses(
     tmp_path: Path, service: RunningService, upstream: int
 ) -> None:
@@ -172,6 +187,17 @@ def test_nginx_keeps_its_connection_to_the_service_whether_it_passes_or_refuses(
             assert [answer.status_code for answer in answers] == [200] * 3 + [429] * 57
             assert answers[-1].json()["violated-policies"] == ["login"]
         assert proxy.accepted == 1
+
+
+def test_what_nginx_itself_forbids_stays_forbidden(tmp_path: Path, service: RunningService, upstream: int) -> None:
+    configuration = shown("nginx", service.url.removeprefix("http://"), f"127.0.0.1:{upstream}")
+    inside = "\nserver {\n    location = /private { deny all; }\n    deny 127.0.0.2;"
+    with nginx_with(tmp_path, configuration.replace("\nserver {", inside, 1)) as port:
+        for source, path, status in [("127.0.0.1", "/", 200), ("127.0.0.1", "/private", 403), ("127.0.0.2", "/", 403)]:
+            transport = httpx.HTTPTransport(local_address=source)
+            with httpx.Client(transport=transport, base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+                answer = client.get(path)
+                assert (answer.status_code, "problem" in answer.headers.get("Content-Type", "")) == (status, False)
 
 
 @pytest.mark.parametrize("gateway", GATEWAYS)

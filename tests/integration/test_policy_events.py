@@ -16,6 +16,8 @@ from test_several_workers import free_port
 from headgate.http.asgi import RateLimitMiddleware
 from headgate.observe.events import Event, Events, PolicyApplied, PolicyChecked, PolicyRefused
 from headgate.policy.gate import AsyncGate
+from headgate.policy.policy_file import read_again
+from headgate.service.workers import policy_watch
 from headgate.service.workers.policy_watch import PolicyWatch, policy_of
 
 pytestmark = pytest.mark.integration
@@ -115,6 +117,38 @@ def test_a_pipe_in_place_of_the_policy_is_refused_and_the_file_after_it_applied(
         assert "must be a regular file" in str(refused.error)
 
     asyncio.run(asyncio.wait_for(changes(), 10))
+
+
+def test_a_file_that_comes_back_for_a_moment_only_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, away = tmp_path / "policy.yaml", tmp_path / "away"
+    file.write_bytes(TEXT)
+    os.utime(file, (1, 1))  # it is old: what it says is settled
+
+    def come_back_and_read(path: Path) -> bytes:
+        if away.exists():
+            away.replace(path)
+        return read_again(path)
+
+    class LeavesAgain(Recorder):
+        """The file goes away each time when it was looked at."""
+
+        def handle(self, event: Event) -> None:
+            super().handle(event)
+            if isinstance(event, PolicyChecked) and file.exists():
+                file.replace(away)
+                monkeypatch.setattr(
+                    policy_watch, "read_again", come_back_and_read if len(self.events) < 3 else read_again
+                )
+
+    async def changes() -> None:
+        recorder, events, gate = LeavesAgain(), Events(), AsyncGate(policy_of(TEXT, file))
+        events.subscribe(recorder)
+        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), judged=TEXT)
+        task = asyncio.create_task(watch.run())
+        await recorder.refused.wait()
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(changes(), 5))
 
 
 def test_a_policy_that_came_from_a_pipe_stays_in_force() -> None:

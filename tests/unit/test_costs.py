@@ -303,6 +303,20 @@ def test_a_unit_that_no_limit_of_the_policy_counts_is_an_error() -> None:
         gate.peek(request(), {"usd": 0.1})  # type: ignore[dict-item]
 
 
+def test_a_hold_and_its_settlement_name_the_units_of_a_policy_in_one_order() -> None:
+    units = ("tokens", "usd", "bytes", "eur", "chf", "gbp", "images")
+    limits = "; ".join(["10/hour", *(f"10 {unit}/hour" for unit in units)])
+    gate = Gate({"version": 1, "rules": [{"name": "all", "by": [], "limits": limits}]})
+    held = gate.reserve(request())
+    told = f"no limit counts 'x': they count requests, {', '.join(units)}$"
+    with pytest.raises(ArgumentError, match=told):
+        gate.reserve(request(), {"x": 1})
+    with pytest.raises(ArgumentError, match=told):
+        gate.commit(held.id, {"x": 1})
+    with pytest.raises(ArgumentError, match=told):
+        gate.extend(held.id, more={"x": 1})
+
+
 def test_a_rule_of_several_units_charges_all_or_nothing() -> None:
     gate = Gate(POLICY, clock=ManualClock())
     before = left(gate.peek(request(), 0))

@@ -55,7 +55,7 @@ impl Refusal {
     }
 
     pub fn not_a_path() -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "a request target is a path, such as /check/default")
+        Self::new(StatusCode::BAD_REQUEST, "a request target is a path without #, such as /check/default")
     }
 
     pub fn all_busy() -> Self {

@@ -62,7 +62,7 @@ class HeldGroups(NamedTuple):
             if not self.units:
                 return times
             return self._counted(times) if times else [0] * len(self.units)
-        told = _read(actual, {*known, *self.units})
+        told = self._read(actual, known)
         times = told.pop(REQUESTS, -1)
         if not self.units:
             return None if times < 0 else times
@@ -73,13 +73,19 @@ class HeldGroups(NamedTuple):
         """What is held of each group on top; nothing of what is not named. Raises ArgumentError."""
         told: dict[str, int] = {}
         if isinstance(more, Mapping):
-            told = _read(more, {*known, *self.units})
+            told = self._read(more, known)
             times = told.pop(REQUESTS, 0)
         else:
             times = check_cost(more, "an amount")
         if not self.units:
             return [times]
         return [told.get(unit, own or 0) for unit, own in zip(self.units, self._counted(times), strict=True)]
+
+    def _read(self, amounts: Mapping[str, object], known: Collection[str]) -> dict[str, int]:
+        """Amounts by units, which may be those of the hold, too. An error names them as the policy orders them."""
+        if isinstance(amounts, ReadCosts):
+            return dict(amounts)
+        return read_units(amounts, dict.fromkeys((*known, *self.units)))  # type: ignore[arg-type]
 
     def _counted(self, times: int) -> list[int | None]:
         """What so many requests take of each group; None where the caller said how much."""
@@ -114,7 +120,3 @@ def read_held(text: object) -> tuple[str, HeldGroups]:
 
 def _is_unit(name: str) -> bool:
     return len(name) <= LONGEST_UNIT and UNIT.fullmatch(name) is not None
-
-
-def _read(amounts: Mapping[str, object], known: Collection[str]) -> dict[str, int]:
-    return dict(amounts) if isinstance(amounts, ReadCosts) else read_units(amounts, known)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@
 //! pass all of these on. The Python service reads the same (`headgate.service.http.targets`).
 
 use bytes::{BufMut, BytesMut};
+use memchr::memchr2;
 
 const LONGEST_PLAIN: usize = 256;
 
@@ -45,14 +46,17 @@ pub fn is_taken(target: &str) -> bool {
 }
 
 /// Whether a target is a path, or begins with a host and perhaps a port (RFC 9112, 3.2.2), and no user (RFC 9110,
-/// 4.2.4).
+/// 4.2.4). No path has a fragment: hyper would drop what follows, which others read as a part of the path.
 pub fn names_a_path(target: &str) -> bool {
     let is_web = |scheme: &str| scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
-    target.starts_with('/')
-        || target.split_once("://").is_some_and(|(scheme, rest)| {
-            let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-            is_web(scheme) && is_authority(authority) && !behind.starts_with('#')
-        })
+    let has_fragment = |path: &str| memchr2(b'?', b'#', path.as_bytes()).is_some_and(|at| path[at..].starts_with('#'));
+    if target.starts_with('/') {
+        return !has_fragment(target);
+    }
+    target.split_once("://").is_some_and(|(scheme, rest)| {
+        let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        is_web(scheme) && is_authority(authority) && !has_fragment(path)
+    })
 }
 
 fn is_authority(text: &str) -> bool {
@@ -139,6 +143,8 @@ mod tests {
             "http://a:/",
             "http://a:0/",
             "http://a:65535?",
+            "/?a#b",
+            "http://a/?b#c",
             "http://[::1]",
             "http://[::ffff:1.2.3.4]:80/",
         ] {
@@ -166,6 +172,9 @@ mod tests {
             "http://[::1]a/",
             "http://[x]/",
             "http://a#b",
+            "http://a/#b",
+            "/#",
+            "/a#/../b?c",
             "http://a,b/",
             "a/http://b/",
         ] {

@@ -230,7 +230,7 @@ class RequestReader:
             raise RequestRefused(400, _MALFORMED)  # it asks for a tunnel
         path = path_of(self._url)
         if path is None:
-            raise RequestRefused(400, "a request target is a path, such as /check/default")
+            raise RequestRefused(400, "a request target is a path without #, such as /check/default")
         self._path = path
         self._persistence = self._persistence_of(version)
         self._is_wanted = self._wants_body(self._method, self._path)

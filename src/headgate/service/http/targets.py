@@ -23,11 +23,16 @@ def ascii_line(line: bytes) -> bytes:
 
 
 def path_of(target: bytes) -> str | None:
-    """The path that a target of ASCII names, without its query; None where it names none."""
+    """The path that a target of ASCII names, without its query; None where it names none.
+
+    None where the path has a fragment, too: some servers cut it off, and others read it as a part of the path.
+    """
     if not target.startswith(b"/"):
         begin = _ABSOLUTE.match(target)
         if begin is None or int(begin[1] or 0) > _LARGEST_PORT:
             return None
         target = target[begin.end() :]
-    path = target.partition(b"?")[0].partition(b"#")[0]
+    path = target.partition(b"?")[0]
+    if b"#" in path:
+        return None
     return _TYPED.sub(lambda typed: b"%%%02X" % typed[0][0], path).decode("ascii") or "/"

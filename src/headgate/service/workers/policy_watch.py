@@ -108,6 +108,8 @@ class PolicyWatch:
                 ordered, self._ordered = self._ordered, False
                 delay_s = await self._look(ordered=ordered)
                 self._publish_state()
+                if now_seen is None:  # and was read all the same: that it goes away again does not show
+                    delay_s = min(delay_s, _LOOK_EVERY_S)
                 seen, read_at = now_seen, loop.time() + delay_s
 
     async def _look(self, *, ordered: bool) -> float:
