@@ -6,12 +6,10 @@ import traceback
 from collections.abc import Iterator
 
 import pytest
-from redis.sentinel import MasterNotFoundError
 from redis_askers import COLOURS, Asker
 from redis_servers import SERVICE, Sentinels, sentinels
 
 from headgate import RedisStore, StoreError, StoreUnavailable
-from headgate.stores.redis.errors import store_error
 
 PASSWORD = "open/sesame @:#?%"
 """Of the Sentinels; `WRITTEN` is what it is in a URL."""
@@ -87,13 +85,3 @@ def test_sentinels_that_ask_for_a_password_over_tls_name_a_new_primary(colour: s
             before.kill()
             watched.wait_failover(before)
             assert [asker.hit("other").allowed for _ in range(3)] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    "said",
-    ["AuthenticationError('Authentication required.')", "AuthenticationError('invalid')", "auth:AuthenticationError"],
-)
-def test_what_sentinels_said_is_told_alike_whatever_the_version_of_redis_py(said: str) -> None:
-    text = f"No master found for 'mymaster' : <redis.client.Redis(<...(password=None)>)> - {said}"
-    told = store_error(MasterNotFoundError(text), "redis+sentinel://h/mymaster")
-    assert isinstance(told, StoreUnavailable) and "a Sentinel asks for another user" in str(told)

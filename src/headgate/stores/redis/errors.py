@@ -152,7 +152,7 @@ _ASKS_FOR_PASSWORD = re.compile("NOAUTH|AuthenticationError|Authentication requi
 
 _PHRASES = {
     "Authentication required": "NOAUTH",
-    "max number of clients reached": "MAXCLIENTS",
+    "max number of clients": "MAXCLIENTS",
     "cluster support disabled": "NOCLUSTER",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
     "ACL failure in script": "NOPERM",
@@ -160,7 +160,7 @@ _PHRASES = {
     "data string too short": "NOSTATE",
     "attempt to ": "NOSTATE",
     "bad argument #": "NOSTATE",
-    "command arguments must be strings or integers": "NOSTATE",
+    "ommand arguments must be strings or integers": "NOSTATE",  # "Command" in Valkey 9.1
     "value is not an integer or out of range": "NOSTATE",
     "invalid expire time": "NOSTATE",
     "not a valid float": "NOSTATE",
