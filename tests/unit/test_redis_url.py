@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,6 +141,21 @@ def test_what_is_wrong_is_named_where_the_url_is_written(url: str, message: str)
         refusal = refusal_of(read, url)
         assert message in refusal[0]
         assert not any("hunter2" in text for text in refusal)
+
+
+@pytest.mark.parametrize(
+    ("hiredis", "told"),
+    [
+        ("__version__ = '3.1.1'", "cannot be imported (redis-py takes no hiredis before 3.2, and 3.1.1 is installed)"),
+        ("raise ModuleNotFoundError('no hiredis')", "are not installed"),
+    ],
+)
+def test_a_hiredis_that_redis_py_does_not_take_is_told_of(hiredis: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "hiredis.py").write_text(hiredis)
+    program = "import headgate\ntry: headgate.RedisStore\nexcept headgate.MissingExtraError as error: print(error)"
+    path = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    asked = subprocess.check_output([sys.executable, "-c", program], env=path, text=True, timeout=60)
+    assert f"{told}: pip install 'headgate[redis]'" in asked
 
 
 def test_a_store_without_a_guard_refuses_the_options_of_one() -> None:

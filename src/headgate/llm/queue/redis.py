@@ -205,8 +205,8 @@ def _script() -> _Script:
 def _link_to(place: Place) -> Any:
     try:
         from headgate.stores.redis.async_link import AsyncLink
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("a queue on Redis", extra="redis") from error
+    except ImportError as error:
+        raise MissingExtraError("a queue on Redis", extra="redis", why=error) from error
     return AsyncLink(place, None, place.shown, {}, EvictionNotice(place.shown))
 
 
