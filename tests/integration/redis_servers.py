@@ -390,9 +390,13 @@ def sentinels(
     down_after_ms: int = 800,
     failover_timeout_ms: int = 3000,
     options: Sequence[str] = (),
+    sentinel_password: str = "",
     tls: bool = False,
 ) -> Iterator[Sentinels]:
-    """A primary with replicas, watched by Sentinels; options are lines of redis.conf of the servers."""
+    """A primary with replicas, watched by Sentinels; options are lines of redis.conf of the servers.
+
+    With a `sentinel_password` the Sentinels ask for it, each other as well; it is no part of the URL.
+    """
     with _room() as room:
         launch = partial(room.launch, certificates=make_certificates(room.directory) if tls else None)
         primary = launch(*IMPATIENT, *options)
@@ -408,6 +412,8 @@ def sentinels(
                 f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}",
                 f"sentinel failover-timeout {SERVICE} {failover_timeout_ms}",
                 f"sentinel parallel-syncs {SERVICE} {replicas}",
+                *[f'sentinel sentinel-pass "{sentinel_password}"'] * bool(sentinel_password),
+                password=sentinel_password,
                 sentinel=True,
             )
             for _ in range(watchers)

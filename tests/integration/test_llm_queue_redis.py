@@ -353,6 +353,16 @@ def test_a_job_that_was_held_under_other_limits_is_done_all_the_same(server: Ser
     run(main())
 
 
+def test_a_call_of_a_queue_has_a_second_unless_the_url_gives_it_another_time(server: Server) -> None:
+    async def main() -> None:
+        async with AsyncLlmQueue(None, f"{server.url}?connect_timeout=2s", name=name()) as queue:
+            job = await queue.submit(body())
+            server.cli("CLIENT", "PAUSE", 300)
+            assert (await queue.get(job.id)).state == "waiting"
+
+    run(main())
+
+
 def test_a_job_whose_worker_died_fails_where_that_was_chosen(server: Server) -> None:
     async def main() -> None:
         own = name()

@@ -20,8 +20,8 @@ IN_A_CLUSTER = ("cluster|slots", "asking")
 def let(servers: list[Server], *rights: str) -> None:
     for server in servers:
         server.cli(
-            "ACL", "SETUSER", "limiter", "reset", "on", ">limiter-pass", "~hg:*", "&headgate:turn:*", "-@all",
-            *(f"+{right}" for right in rights),
+            "ACL", "SETUSER", "limiter", "reset", "on", ">limiter-pass", "~hg:*", "resetchannels", "&headgate:turn:*",
+            "-@all", *(f"+{right}" for right in rights),
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import pytest
 from certificates import Authority, Pair
 from cryptography import x509
 from redis_askers import COLOURS, Asker
-from redis_servers import SERVICE, Certificates, Server, cluster, sentinels, single, wait_until
+from redis_servers import Certificates, Server, cluster, sentinels, single, wait_until
 from sockets import open_sockets
 from tcp_proxy import HOST, TcpProxy, hold_port
 
@@ -181,20 +181,6 @@ def test_a_client_shows_its_certificate(colour: str, authority: Authority, start
 def test_what_is_wrong_in_any_case_is_told_where_the_url_is_read(option: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
         RedisStore(f"rediss://h?{option}")
-
-
-@pytest.mark.parametrize("colour", COLOURS)
-def test_sentinels_that_ask_for_a_password_are_told_of(colour: str) -> None:
-    with sentinels(replicas=0, quorum=1, watchers=1) as watched:
-        watched.watchers[0].cli("ACL", "SETUSER", "default", ">sesame")
-        url = watched.url.replace("://", "://:sesame@")
-        with (
-            Asker(colour, "2/week", RedisStore(f"{url}?timeout=10s")) as asker,
-            pytest.raises(StoreUnavailable, match="a Sentinel asks for a password, and none is sent") as told,
-        ):
-            asker.hit("key")
-        assert "sesame" not in str(told.value)
-        assert SERVICE in str(told.value)
 
 
 @pytest.mark.parametrize("colour", COLOURS)

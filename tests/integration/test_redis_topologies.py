@@ -406,9 +406,9 @@ class _Pair:
             *name_limits(parse_limits(f"{limit}/week bucket"), scope="one", name="one"),
             *name_limits(parse_limits(f"{limit + 40}/week; {limit + 40}/week log"), scope="two", name="two"),
         ]
-        names = set(self.store.commands(definitions).names((self.key,)))
-        assert len(names) == 2
-        (self.slot,) = {key_slot(name) for name in names}
+        self.names = sorted(set(self.store.commands(definitions).names((self.key,))))
+        assert len(self.names) == 2
+        (self.slot,) = {key_slot(name) for name in self.names}
         self._bound: Any = (self.store.bind if self.loop is None else self.store.bind_async)(definitions)
 
     def decide(self, cost: int = 1) -> Decision:
@@ -489,6 +489,31 @@ def test_a_decision_whose_slot_moves_for_longer_than_its_deadline_is_an_error_an
     assert after == before
     assert turned["TRYAGAIN"] >= 3
     assert any("the key's slot is moving to another server; nothing was charged" in text for text in said), said
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_decision_that_one_server_of_a_moving_slot_sends_to_the_other_waits_until_the_slot_has_moved(
+    nodes: Cluster, colour: str
+) -> None:
+    """One key has moved and the other is new: the owner says ASK, the server that gets the slot TRYAGAIN."""
+    nodes.wait_ok()
+    pair = _Pair(nodes, colour, 9, timeout_s=5)
+    wait_for(lambda: _decides(pair))
+    owner = nodes.owner_of(pair.slot)
+    assert owner.cli("DEL", pair.names[1]) == 1
+    left = pair.left()
+    with ThreadPoolExecutor(1) as threads:
+        asked: list[Any] = []
+
+        def half() -> None:
+            turned = _errors(nodes)
+            asked.append(threads.submit(pair.decide))
+            wait_for(lambda: (_errors(nodes) - turned)["TRYAGAIN"] >= 30)  # for far longer than 16 turns take
+
+        nodes.migrate_slot(pair.slot, _other(nodes, owner), pause=half)
+        assert asked[0].result(10).allowed
+    assert left == [8, 49, 49] and pair.left() == [7, 48, 48]
+    pair.close()
 
 
 def _decides(pair: _Pair, cost: int = 1) -> bool:

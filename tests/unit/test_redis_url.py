@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,9 @@ def test_options_are_headgates_or_redis_pys() -> None:
     )
     assert (place.timeout_s, place.prefix, place.connections, place.service) == (1.5, "shop:1", 9, "main")
     assert place.options == {"socket_keepalive": True, "username": "u@x", "password": "p/w", "db": 2}
+    place = read_url("redis+sentinel://u:pw@a/main?sentinel_username=eye&sentinel_password=o%2Fp+%26&password=")
+    assert place.sentinel == {"username": "eye", "password": "o/p &"}
+    assert read_url("redis+sentinel://u:pw@a/main?sentinel_password=").sentinel == {}
     store = open_store("redis://h?on_error=closed&local_share=.25&remember=no&timeout=20ms")
     assert isinstance(store, GuardedStore) and isinstance(store.inner, RedisStore)
     assert (store.on_error, float(store.local_share), store.remember) == ("closed", 0.25, False)
@@ -107,6 +112,10 @@ def test_no_password_is_shown(scheme: str, tail: str) -> None:
         ("redis://h/0?retry_on_timeout=yes", "may have been charged and is never repeated"),
         ("redis://h/0?socket_keepalive=perhaps", "socket_keepalive is yes or no, not 'perhaps'"),
         ("redis://h/0?ssl_ca_certs=/ca.pem", "ssl_ca_certs is for TLS, which rediss://"),
+        ("redis://h/0?sentinel_password=hunter2", "sentinel_password is for Sentinels, which redis+sentinel:// names"),
+        ("redis+cluster://h?sentinel_username=hunter2", "sentinel_username is for Sentinels"),
+        ("redis+sentinel://h/m?sentinel_pasword=hunter2", 'did you mean "sentinel_password"?'),
+        ("redis+sentinel://h/m?sentinel_password=a@hunter2", '"@" stands after a "?"'),
         ("rediss://h/0?ssl_cert_reqs=no", "ssl_cert_reqs is none, optional or required, not 'no'"),
         ("rediss://h/0?ssl_min_version=3", "ssl_min_version is TLSv1.2 or TLSv1.3, not '3'"),
         ("redis://[::1/0", "the server is named by host:port, an IPv6 address by [address]:port"),
@@ -134,6 +143,21 @@ def test_what_is_wrong_is_named_where_the_url_is_written(url: str, message: str)
         assert not any("hunter2" in text for text in refusal)
 
 
+@pytest.mark.parametrize(
+    ("hiredis", "told"),
+    [
+        ("__version__ = '3.1.1'", "cannot be imported (redis-py takes no hiredis before 3.2, and 3.1.1 is installed)"),
+        ("raise ModuleNotFoundError('no hiredis')", "are not installed"),
+    ],
+)
+def test_a_hiredis_that_redis_py_does_not_take_is_told_of(hiredis: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "hiredis.py").write_text(hiredis)
+    program = "import headgate\ntry: headgate.RedisStore\nexcept headgate.MissingExtraError as error: print(error)"
+    path = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    asked = subprocess.check_output([sys.executable, "-c", program], env=path, text=True, timeout=60)
+    assert f"{told}: pip install 'headgate[redis]'" in asked
+
+
 def test_a_store_without_a_guard_refuses_the_options_of_one() -> None:
     with pytest.raises(ConfigError, match="on_error is for a store with a guard"):
         RedisStore("redis://h/0?on_error=open")
@@ -147,9 +171,10 @@ def test_every_option_that_is_taken_makes_a_connection_in_both_colours(tmp_path:
     )
     own = "?username=u&password=p&client_name=shop&socket_read_size=4096"
     tcp = own + "&socket_keepalive=yes"
+    asking = "&sentinel_username=su&sentinel_password=sp"
     for url in (
         f"redis://h/2{tcp}", f"unix:///run/redis.sock{own}&db=3", f"rediss://h/2{tcp}{tls}",
-        f"redis+sentinel://h/main/2{tcp}", f"rediss+sentinel://h/main/2{tcp}{tls}",
+        f"redis+sentinel://h/main/2{tcp}{asking}", f"rediss+sentinel://h/main/2{tcp}{asking}{tls}",
     ):  # fmt: skip
         connection = RedisStore(url).client.connection_pool.make_connection()
         assert (connection.username, connection.password, connection.client_name) == ("u", "p", "shop")
@@ -168,7 +193,8 @@ PIECES = st.sampled_from(
     ["redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://", "memory://", "shared://",
      "redis:/", "redis:", "mysql://", "reddis://", ":", "@", "/", "?", "#", "&", "=", "%", "%4", "[", "]", ",", ";",
      " ", "\n", "\0", "\\", "h", "127.0.0.1:6379", "[::1]:6379", "/0", "/mymaster/0", "?db=", "db=", "timeout=50ms",
-     "password=", "on_error=open", "on_eror=", "socket_timeout=", "size=1MiB", "max_keys=", "user:", ":99999",
+     "password=", "sentinel_password=", "on_error=open", "on_eror=", "socket_timeout=", "size=1MiB", "max_keys=",
+     "user:", ":99999",
      "\ud800", "\u0663"]
 )  # fmt: skip
 
@@ -195,7 +221,7 @@ def test_a_url_with_a_character_more_or_less_shows_no_password(data: st.DataObje
         st.sampled_from(
             [f"redis://:{SECRET}@h/0", f"rediss://user:{SECRET}@h:6379/0?timeout=50ms&ssl_check_hostname=no",
              f"redis+sentinel://u:{SECRET}@a:1,b:2/main/0?on_error=open", f"redis+cluster://:{SECRET}@a:1,b:2",
-             f"redis://h/0?password={SECRET}", f"unix://u:{SECRET}@/run/redis.sock?db=1"]
+             f"redis://h/0?password={SECRET}", f"redis+sentinel://a/main?sentinel_password={SECRET}&db=1", f"unix://u:{SECRET}@/run/redis.sock?db=1"]
         )
     )  # fmt: skip
     for _ in range(data.draw(st.integers(1, 3))):

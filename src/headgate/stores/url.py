@@ -142,8 +142,8 @@ def redis_store() -> Any:
     """The class of Redis stores; raises MissingExtraError where what it needs is not installed."""
     try:
         from headgate.stores.redis.store import RedisStore
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("the Redis store", extra="redis") from error
+    except ImportError as error:
+        raise MissingExtraError("the Redis store", extra="redis", why=error) from error
     return RedisStore
 
 

@@ -22,6 +22,7 @@ from headgate.llm.queue.memory import answer_of, starts_in
 from headgate.llm.queue.news import News
 from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.url import Place, read_url
+from headgate.stores.url_parts import split_url
 
 log = logging.getLogger("headgate")
 
@@ -44,7 +45,7 @@ class RedisBacklog:
         self, url: str, name: str, bounds: Bounds, fairness: Fairness, lease_s: float, clock: Clock | None
     ) -> None:
         place = read_url(url)
-        if "timeout=" not in url:
+        if "timeout" not in dict(split_url(url).options):
             place = place._replace(timeout_s=TIMEOUT_S)
         self.bounds = bounds
         self.lease_us: int | None = round(lease_s * 1_000_000)
@@ -204,8 +205,8 @@ def _script() -> _Script:
 def _link_to(place: Place) -> Any:
     try:
         from headgate.stores.redis.async_link import AsyncLink
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("a queue on Redis", extra="redis") from error
+    except ImportError as error:
+        raise MissingExtraError("a queue on Redis", extra="redis", why=error) from error
     return AsyncLink(place, None, place.shown, {}, EvictionNotice(place.shown))
 
 

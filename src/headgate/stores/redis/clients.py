@@ -6,6 +6,7 @@ None of them sends a call again: one whose answer was lost may have been charged
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import redis
@@ -14,6 +15,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import SentinelManagedConnection as AsyncSentinelManagedConnection
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
+from redis.credentials import UsernamePasswordCredentialProvider
 from redis.retry import Retry
 from redis.sentinel import SentinelManagedConnection
 
@@ -81,10 +83,8 @@ def open_client(place: Place) -> Any:
         )  # fmt: skip
         return redis.Redis(connection_pool=pool)
     if place.kind == "sentinel":
-        asking = {name: value for name, value in never.items() if name != "parser_class"}
-        asking |= {"socket_timeout": place.each_s, "socket_connect_timeout": place.each_s}
         kind, options = _kind(place, SentinelManagedConnection, _SentinelTls)
-        sentinel = _SENTINEL(list(place.addresses), sentinel_kwargs=asking, **never, **options)
+        sentinel = _SENTINEL(list(place.addresses), sentinel_kwargs=_asking(place, never), **never, **options)
         for each in sentinel.sentinels:
             _prepare(each.connection_pool, place, ReplyParser, _Tls)
         return sentinel.master_for(place.service, connection_class=kind)
@@ -112,10 +112,8 @@ def open_async_pool(place: Place) -> Any:
         else:
             where = place.addresses[0]._asdict()
         return redis.asyncio.ConnectionPool(connection_class=kind, **where, **options, **never)
-    asking = {name: value for name, value in never.items() if name != "parser_class"}
-    asking |= {"socket_timeout": place.each_s, "socket_connect_timeout": place.each_s}
     kind, options = _kind(place, AsyncSentinelManagedConnection, _AsyncSentinelTls)
-    sentinel = _ASYNC_SENTINEL(list(place.addresses), sentinel_kwargs=asking, **never, **options)
+    sentinel = _ASYNC_SENTINEL(list(place.addresses), sentinel_kwargs=_asking(place, never), **never, **options)
     for each in sentinel.sentinels:
         _prepare(each.connection_pool, place, AsyncReplyParser, _AsyncTls)
     return sentinel.master_for(place.service, connection_class=kind).connection_pool
@@ -189,6 +187,18 @@ def _kind(place: Place, bare: Any, over_tls: Any) -> tuple[Any, dict[str, Any]]:
         return bare, dict(place.options)
     options = {name: value for name, value in place.options.items() if not name.startswith("ssl")}
     return over_tls, options | {"tls": place.tls}
+
+
+def _asking(place: Place, never: Mapping[str, Any]) -> dict[str, Any]:
+    """What the client of a Sentinel takes: by whom it is asked, and how long it is waited for.
+
+    Errors of redis-py before 8.1 have all options of that client in their text, but for what a provider keeps.
+    """
+    asking = {name: value for name, value in never.items() if name != "parser_class"}
+    asking |= {"socket_timeout": place.each_s, "socket_connect_timeout": place.each_s}
+    if place.sentinel:
+        asking["credential_provider"] = UsernamePasswordCredentialProvider(**place.sentinel)
+    return asking
 
 
 def _prepare(pool: Any, place: Place, parser: Any, over_tls: Any) -> None:

@@ -95,7 +95,7 @@ class ClusterPools:
         if pool is None:
             place = self._place
             make = partial(open_connection, place, address)
-            new = ConnectionPool(make, place.timeout_s, place.connections, place.first_s, lambda: place.timeout_s)
+            new = ConnectionPool(make, place, lambda: place.timeout_s)
             pool = self._pools.setdefault(address, new)
         return pool
 

@@ -46,6 +46,9 @@ _LASTING = {
 }
 
 
+_AT_SENTINELS = "the user at the Sentinels may not ask for the primary: it needs +sentinel|masters"
+
+
 def store_error(error: Exception, shown: str) -> StoreError:
     """The error of a call; `shown` names the server."""
     if isinstance(error, StoreError):
@@ -69,6 +72,8 @@ def _told(error: Exception, shown: str) -> StoreError:
     if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, _FOREIGN):
         return StoreUnavailable(f"{shown}: what it sends is no reply of a Redis ({type(error).__name__})")
     text = str(error)
+    if type(error).__name__ == "MasterNotFoundError" and _ASKS_FOR_PASSWORD.search(text):
+        return StoreUnavailable(f"{shown}: cannot be reached: {_of_sentinels(text)}")
     code = next((known for phrase, known in _PHRASES.items() if phrase in text), text.partition(" ")[0].rstrip(":"))
     if isinstance(error, exceptions.AuthenticationError):
         code = code if code in _LASTING else "WRONGPASS"
@@ -82,6 +87,8 @@ def _told(error: Exception, shown: str) -> StoreError:
         return StoreKeyError(f"{shown}: {_LASTING[code]} ({code})")
     if code in _LASTING:
         may_not = _MAY_NOT.search(text) if code == "NOPERM" else None
+        if may_not is not None and may_not[1].startswith("sentinel"):
+            return StoreError(f"{shown}: {_AT_SENTINELS} (NOPERM)")
         what = "" if may_not is None else f"; what it may not run is {may_not[1]}"
         return StoreError(f"{shown}: {_LASTING[code]} ({code}{what})")
     if (unknown := _UNKNOWN.search(text)) is not None:  # what follows tells the key
@@ -145,7 +152,7 @@ _ASKS_FOR_PASSWORD = re.compile("NOAUTH|AuthenticationError|Authentication requi
 
 _PHRASES = {
     "Authentication required": "NOAUTH",
-    "max number of clients reached": "MAXCLIENTS",
+    "max number of clients": "MAXCLIENTS",
     "cluster support disabled": "NOCLUSTER",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
     "ACL failure in script": "NOPERM",
@@ -153,7 +160,7 @@ _PHRASES = {
     "data string too short": "NOSTATE",
     "attempt to ": "NOSTATE",
     "bad argument #": "NOSTATE",
-    "command arguments must be strings or integers": "NOSTATE",
+    "ommand arguments must be strings or integers": "NOSTATE",  # "Command" in Valkey 9.1
     "value is not an integer or out of range": "NOSTATE",
     "invalid expire time": "NOSTATE",
     "not a valid float": "NOSTATE",
@@ -193,5 +200,8 @@ def _reason(error: Exception) -> str:
 def _of_sentinels(text: str) -> str:
     """The same of Sentinels: redis-py puts the kinds of what they said into one text."""
     if _ASKS_FOR_PASSWORD.search(text):
-        return "a Sentinel asks for a password, and none is sent to Sentinels: user and password are the servers'"
+        return (
+            "a Sentinel asks for another user or password: Sentinels are told sentinel_username and sentinel_password"
+            " of the URL's options, servers the user and the password"
+        )
     return "no Sentinel that answers knows a primary of that name"

@@ -23,6 +23,7 @@ _HOLD = Struct("<ddddBB16s8s").pack
 _DOUBLE = Struct("<d").pack
 _AMOUNT = Struct("<dd").pack
 _NO_OTHERS = bytes(2)
+_REFUSED = 2
 _SLACK_S = 2
 _OTHER_CLOCK_S = 86_400
 """How much longer a record is kept where another clock than the server's says when it is over."""
@@ -142,7 +143,14 @@ class HoldCalls:
         self, record: bytes, lease_us: int, more: Sequence[int], now_us: float, *, further: bool = False
     ) -> ScriptCall:
         """Let a lease end later, and hold more: an amount for each group, or one for all; `further` as in `settle`."""
-        what = pack(f"<ddBH{len(more)}d", now_us, lease_us, further, len(more), *more)
+        return self._extend(record, lease_us, more, now_us, int(further))
+
+    def refuse(self, record: bytes, lease_us: int, more: Sequence[int], now_us: float) -> ScriptCall:
+        """`extend`, which is refused whatever the limits of this slot say, as another slot has refused."""
+        return self._extend(record, lease_us, more, now_us, _REFUSED)
+
+    def _extend(self, record: bytes, lease_us: int, more: Sequence[int], now_us: float, where: int) -> ScriptCall:
+        what = pack(f"<ddBH{len(more)}d", now_us, lease_us, where, len(more), *more)
         return ScriptCall(extend(), [record], [what, *self._told(now_us)])
 
     def _settle(

@@ -236,24 +236,24 @@ class HoldCommands:
     def _extend_apart(
         self, first: Extended, text: str, slot: int, lease_us: int, asked: list[int], now_us: float
     ) -> Generator[ScriptCall, Any, Extended]:
-        """Extend a hold in its other places; where one refuses, take back what was held on top in those before it."""
-        calls, found = self.calls, {slot: first}
-        if first.outcome != b"E":  # only look at the others
+        """Extend a hold in its other places; where one refuses, take back what was held on top and ask what all say."""
+        calls, found, outcome = self.calls, {slot: first}, first.outcome
+        if outcome not in (b"E", b"R"):  # only look at the others
             lease_us, asked = 1, [0]
-        for other in first.others:
+        for other in first.others if outcome != b"R" else ():
             call = partial(calls.extend, calls.record(text, other), lease_us, asked, now_us, further=True)
             found[other] = read_extended((yield from self._ask(call)))
             if found[other].outcome == b"R":
+                outcome = b"R" if outcome == b"E" else outcome
                 break
-        last = found[list(found)[-1]]
-        outcome = last.outcome if first.outcome == b"E" and last.outcome == b"R" else first.outcome
         if outcome == b"R":
-            for place, extended in found.items():
-                if extended.outcome == b"E":
-                    former_end_us, added = extended.former_end_us, extended.added
-                    record = calls.record(text, place)
-                    reply = yield from self._ask(partial(calls.shorten, record, former_end_us, now_us, added=added))
-                    found[place] = extended._replace(standing=read_settled(reply).standing)
+            for place in (slot, *first.others):
+                own, record = found.get(place), calls.record(text, place)
+                if own is not None and own.outcome == b"E":
+                    yield from self._ask(partial(calls.shorten, record, own.former_end_us, now_us, added=own.added))
+                if own is None or own.outcome == b"E":
+                    call = partial(calls.refuse, record, lease_us, asked, now_us)
+                    found[place] = read_extended((yield from self._ask(call)))
         standing = {number: numbers for each in found.values() for number, numbers in each.standing.items()}
         readings = {number: reading for each in found.values() for number, reading in each.readings.items()}
         whole = all(each.whole for each in found.values())

@@ -4,7 +4,7 @@ A call over a connection that is open waits as long as its socket does. Where no
 call, in a thread: names are looked up, Sentinels asked and passwords sent, each with a patience of its own or with
 none. The call takes whichever comes first until its deadline, the new connection or one that another call gives back,
 so that a slow opening holds up no call as long as there is a connection. One that comes later is kept for the
-next call.
+next call. How many are opened at once is said in `headgate.stores.redis.waiters`.
 """
 
 from __future__ import annotations
@@ -21,57 +21,31 @@ from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.stores.guard.breaker import FAILURES
-from headgate.stores.redis.errors import NO_CONNECTION, never_sent, sound, without_frames
+from headgate.stores.redis.errors import NO_CONNECTION, sound, without_frames
+from headgate.stores.redis.url import Place
+from headgate.stores.redis.waiters import OPENED_AT_ONCE, OPENED_AT_ONCE_OVER_TLS, STEP_US, Waiter, left_s, most_at_once
 
 Command = tuple[Any, ...]
-
-
-class _Waiter:
-    """A call that waits for a connection."""
-
-    __slots__ = ("connection", "error", "served")
-
-    def __init__(self) -> None:
-        self.served = threading.Event()
-        self.connection: Any = None
-        self.error: BaseException | None = None
-
-    def serve(self, connection: Any, error: BaseException | None = None) -> None:
-        self.connection, self.error = connection, error
-        self.served.set()
-
-    def taken(self) -> Any:
-        """The connection, None where none came; raises what kept it from being opened, and has it no longer."""
-        error, self.error = self.error, None
-        if error is not None:
-            try:
-                raise never_sent(error)
-            finally:
-                del error  # see `without_frames`
-        return self.connection
 
 
 class ConnectionPool:
     """Connections of redis-py, as many as there are threads that ask at once, up to `most`.
 
-    `make` gives one that is not open, whose socket waits for `timeout_s`, and for `connect_s` while it is opened.
-    `patience_s` tells how long a call has that needs a new one.
+    `make` gives one to a `place` that is not open. `patience_s` tells how long a call has that needs a new one.
     """
 
-    def __init__(
-        self, make: Callable[[], Any], timeout_s: float, most: int, connect_s: float, patience_s: Callable[[], float]
-    ) -> None:
+    def __init__(self, make: Callable[[], Any], place: Place, patience_s: Callable[[], float]) -> None:
         self._make = make
-        self._timeout_s = timeout_s
-        self._most = most
-        self._connect_s = connect_s
+        self._timeout_s, self._connect_s = place.timeout_s, place.first_s
+        self._most = place.connections
+        self._at_once = OPENED_AT_ONCE if place.tls is None else OPENED_AT_ONCE_OVER_TLS
         self._patience_s = patience_s
         self._begin()
 
     def _begin(self) -> None:
         """Be without connections: in a new process, those of the parent are the parent's."""
         self._idle: deque[Any] = deque()
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: deque[Waiter] = deque()
         """Calls in the order in which they are served; changed under the lock."""
 
         self._openings: dict[object, int] = {}
@@ -148,14 +122,12 @@ class ConnectionPool:
     def _awaited(self, until_us: int) -> Any:
         """A connection that is given back or newly opened until then; raises what kept a new one from being opened."""
         while True:
-            waiter = _Waiter()
+            waiter = Waiter(until_us)
             with self._lock:
                 self._waiting.append(waiter)
             try:
                 self._serve()  # what was given back just before
-                if not waiter.served.is_set():
-                    self._open_more(until_us)
-                    waiter.served.wait(max(0.0, _left_s(until_us)))
+                self._await(waiter)
             finally:
                 with self._lock, suppress(ValueError):
                     self._waiting.remove(waiter)
@@ -164,24 +136,36 @@ class ConnectionPool:
                 raise exceptions.TimeoutError(NO_CONNECTION)
             if not _is_quiet(connection):
                 connection.disconnect()
-            elif _left_s(until_us) > 0:
+            elif left_s(until_us) > 0:
                 return connection
             else:  # too late: the call may not charge any more
                 self._give_back(connection)
                 raise exceptions.TimeoutError
 
-    def _open_more(self, until_us: int) -> None:
-        """Open a connection where more calls wait than connections are to come in time."""
-        opening, now_us = object(), SYSTEM_CLOCK.now_us()
-        with self._lock:
-            to_come = sum(wanted_us > now_us for wanted_us in self._openings.values())
-            if to_come >= len(self._waiting) or len(self._openings) >= self._most:
-                return
-            self._openings[opening] = until_us
-        try:
-            threading.Thread(target=self._open_one, args=(opening,), name="headgate-connect", daemon=True).start()
-        except RuntimeError:  # no more threads, or the interpreter ends
-            self._open_one(opening)
+    def _await(self, waiter: Waiter) -> None:
+        """Wait until a call is served, or its deadline; the first of all sees to it that more and more are opened."""
+        while not waiter.served.is_set() and (wait_s := left_s(waiter.until_us)) > 0:
+            is_first = self._open_more() is waiter
+            waiter.served.wait(min(wait_s, STEP_US / US_PER_SECOND) if is_first else wait_s)
+        self._open_more()  # for the next one, that has waited meanwhile
+
+    def _open_more(self) -> Waiter | None:
+        """Open connections where calls wait and more may be opened; the call that waits first."""
+        while True:
+            opening, now_us = object(), SYSTEM_CLOCK.now_us()
+            with self._lock:
+                if not self._waiting:
+                    return None
+                first = self._waiting[0]
+                to_come = sum(wanted_us > now_us for wanted_us in self._openings.values())
+                wanted = min(len(self._waiting), most_at_once(self._at_once, now_us - first.since_us))
+                if to_come >= wanted or len(self._openings) >= self._most:
+                    return first
+                self._openings[opening] = self._waiting[-1].until_us
+            try:
+                threading.Thread(target=self._open_some, args=(opening,), name="headgate-connect", daemon=True).start()
+            except RuntimeError:  # no more threads, or the interpreter ends
+                self._open_one(opening)
 
     def _open_one(self, opening: object) -> None:
         try:
@@ -195,6 +179,11 @@ class ConnectionPool:
             with self._lock:
                 del self._openings[opening]
             self._give_back(connection)
+
+    def _open_some(self, opening: object) -> None:
+        """Open a connection, and those that were not opened meanwhile."""
+        self._open_one(opening)
+        self._open_more()
 
     def _opened(self, commands: Sequence[Command] = (), see: Callable[[list[Any]], object] | None = None) -> Any:
         """A new connection that has sent these commands.
@@ -239,9 +228,9 @@ class ConnectionPool:
     def _hurry(connection: Any, until_us: int | None) -> None:
         """Let the next step on the socket end by a moment."""
         if until_us is not None:
-            if (left_s := _left_s(until_us)) <= 0:
+            if (wait_s := left_s(until_us)) <= 0:
                 raise exceptions.TimeoutError
-            connection._sock.settimeout(left_s)
+            connection._sock.settimeout(wait_s)
 
     def _drop(self, connection: Any) -> None:
         """Close a connection that owes a reply; after several on end those that are idle, too, which may be dead."""
@@ -294,7 +283,3 @@ def _is_quiet(connection: Any) -> bool:
 
 def _from_now_us(within_s: float) -> int:
     return SYSTEM_CLOCK.now_us() + round(within_s * US_PER_SECOND)
-
-
-def _left_s(until_us: int) -> float:
-    return (until_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND

@@ -11,13 +11,18 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
+import hiredis
 from redis import exceptions
 from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.asyncio.connection import DefaultParser as DefaultAsyncParser
 from redis.connection import DefaultParser
+from redis.utils import HIREDIS_AVAILABLE
 
 from headgate.clock import US_PER_SECOND, now_us
 from headgate.errors import StoreError
+
+if not HIREDIS_AVAILABLE:  # redis-py reads replies in a way of its own then, without a word
+    raise ImportError(f"redis-py takes no hiredis before 3.2, and {hiredis.__version__} is installed")
 
 LONGEST_REPLY = 64 << 20
 """Bytes."""

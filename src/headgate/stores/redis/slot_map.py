@@ -172,7 +172,7 @@ class SlotMap:
                 refusal, refused_by = error, address
                 asked = None if moves else self.directed(error, slot, address)
                 if moves or isinstance(error, _LATER):
-                    turns -= 1  # it is the deadline that ends this
+                    turns = 0  # it is the deadline that ends this, wherever one server sends it in between
                     try:
                         yield SearchStep.PAUSE
                     except _LATE as late:
@@ -186,6 +186,9 @@ class SlotMap:
                 if self.silent.failures:
                     self.silent.answered(address)
                 return reply
-        raise StoreUnavailable(
+        moving = StoreUnavailable(
             f"{shown}: slot {slot} is moving, and no server takes the call; a user with few rights needs +asking"
         )
+        if refused_by is not None:
+            moving.server = f"{refused_by.host}:{refused_by.port}"
+        raise moving

@@ -181,8 +181,7 @@ class SyncLink:
                 self._connections = ClusterPools(place, self._first.patience_s)
             else:
                 make = self.client.connection_pool.make_connection
-                patience_s = self._first.patience_s
-                self._connections = ConnectionPool(make, place.timeout_s, place.connections, place.first_s, patience_s)
+                self._connections = ConnectionPool(make, place, self._first.patience_s)
         return self._connections
 
 

@@ -65,6 +65,9 @@ class Place(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})
     """What redis-py takes for a connection to each server: user, password, database, TLS and the like."""
 
+    sentinel: Mapping[str, str] = MappingProxyType({})
+    """The `username` and `password` that Sentinels are asked with, each only where it is given."""
+
     tls: TlsContext | None = None
     """What TLS needs; None where connections are bare."""
 
@@ -121,7 +124,12 @@ def _with_options(place: Place, parts: StoreUrl, database: str, form: str, *, tl
             raise ConfigError(f"{form}: {name} is no option of a store's URL: {_INSTEAD[name]}")
         if name in _TLS and not tls:
             raise ConfigError(f"{form}: {name} is for TLS, which rediss:// and the like have")
-    known = (*_OWN, *GUARD_OPTIONS, *_CONNECTION, *(() if place.socket else _TCP), *(_TLS if tls else ()))
+        if name in _SENTINEL and place.kind != "sentinel":
+            raise ConfigError(f"{form}: {name} is for Sentinels, which redis+sentinel:// names")
+    known = (
+        *_OWN, *GUARD_OPTIONS, *_CONNECTION, *(() if place.socket else _TCP),
+        *(_SENTINEL if place.kind == "sentinel" else ()), *(_TLS if tls else ()),
+    )  # fmt: skip
     check_options(parts.options, known, f"{form}: the store")
     given = dict(parts.options)
     for name in GUARD_OPTIONS:
@@ -130,6 +138,8 @@ def _with_options(place: Place, parts: StoreUrl, database: str, form: str, *, tl
     own: dict[str, Any] = {
         field: read(name, given.pop(name), form) for name, (field, read) in _OWN.items() if name in given
     }
+    asking = {_SENTINEL[name]: given.pop(name) for name in _SENTINEL if name in given}
+    own["sentinel"] = {field: value for field, value in asking.items() if value}
     options = {name: (_CONNECTION | _TCP | _TLS)[name](name, value, form) for name, value in given.items()}
     if parts.credentials:
         user, _, password = parts.credentials.partition(":")
@@ -235,6 +245,7 @@ _CONNECTION: dict[str, Read] = {
     "socket_read_size": _count,
 }  # fmt: skip
 _TCP: dict[str, Read] = {"socket_keepalive": _switch}
+_SENTINEL = {"sentinel_username": "username", "sentinel_password": "password"}
 _TLS: dict[str, Read] = {
     "ssl_ca_certs": _file, "ssl_ca_path": _file, "ssl_ca_data": _text, "ssl_certfile": _file, "ssl_keyfile": _file,
     "ssl_password": _text, "ssl_cert_reqs": _required, "ssl_check_hostname": _switch, "ssl_min_version": _tls_version,

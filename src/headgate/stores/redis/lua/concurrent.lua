@@ -303,9 +303,9 @@ local left, weight, over, in_flight, asked_end, live, value = 0, 1, string.forma
 local ones = key .. field .. ':1'
 
 --@ prolong
--- A lease that is extended has no more places.
-if allowed and wait == 0 and places ~= 0 then
-  local reset_after = math.max(reset_after, lease_end - now)
+-- A lease that is extended has no more places, also where a limit that only watches has none to give.
+if allowed and places ~= 0 then
+  local cost, reset_after = 0, math.max(reset_after, lease_end - now)
   --@ include concurrent.take
   --@ include steps.keep
 end

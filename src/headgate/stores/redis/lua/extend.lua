@@ -1,7 +1,7 @@
 -- Let the lease of a hold end later, and hold more: all of it, or nothing changes.
 --
--- KEYS: the record. ARGV: the new lease, whether this is a further slot of the hold, and what is held on top, one number
--- for each group or for all, packed as they are read below; the limits of the caller as in the script that settles. The
+-- KEYS: the record. ARGV: the new lease, whether this is a further slot of the hold (1) or another slot has refused (2),
+-- and what is held on top, one number for each group or for all, packed as they are read below; the limits of the caller as in the script that settles. The
 -- reply is B where a calendar window has begun that no limit of the caller knows. It begins with E for extended, R for
 -- refused, L for a lease that is over, A for settled before, U for unknown, G for a hold of so many groups. After E, R, L
 -- and A comes what each limit has and the other slots, as in the script that settles, and before that after E and R the
@@ -36,6 +36,8 @@ for group = 1, groups do more[group] = sub(ARGV[1], more_at, more_at + 7) end
 if given > 1 then
   for group = 1, groups do more[group] = sub(ARGV[1], more_at + 8 * group - 8, more_at + 8 * group - 1) end
 end
+local extends, asks = true, 0 -- also what other slots charge: what is held is the same in all
+for group = 1, groups do asks = asks + unpack('<d', more[group]) end
 local first_kind_of, first_mark_of = kind_of, mark_of
 kind_of, mark_of = {}, {}
 for number = 1, count do
@@ -47,10 +49,11 @@ for number = 1, count do
   end
 end
 --@ include holds.open
+if further == 2 then allowed = false end -- each limit tells what it would have said, and nothing changes
 if allowed then lease_end = math.max(lease_end, now_us + lease_us) end
 --@ include holds.close
 if allowed then
-  if adds > 0 then
+  if asks > 0 then
     parted, added = parted + 1, table.concat(more) .. table.concat(part)
     if #added > 8 * groups + 34 * count then settled = 2 end
   end

@@ -131,7 +131,8 @@ for number = 1, count do
 end
 
 --@ close
--- Charge all that are admitted, if all are, and note what settling needs. `before` is what the hold had of each limit.
+-- Charge all that are admitted, if all are, and note what settling needs. `before` is what the hold had of each limit;
+-- where it `extends`, nothing more of a limit is no charge of it.
 local answer, part = {}, {}
 for number = 1, count do
   local key, mark, field = key_of[number], mark_of[number], field_of[number]
@@ -162,8 +163,8 @@ for number = 1, count do
   end
   --@ end
   local numbers = kind == first_kind_of[number] % 8 and mark == first_mark_of[number] and '' or mark
-  part[number] = pack('<BBc0dddd', wait == 0 and before[number] and kind or NOT_CHARGED, #numbers, numbers, marked,
-    missing_then, times, refunds)
+  local charged = wait == 0 and before[number] and (cost ~= 0 or not extends)
+  part[number] = pack('<BBc0dddd', charged and kind or NOT_CHARGED, #numbers, numbers, marked, missing_then, times, refunds)
   if usual then
     answer[number] = pack('<ddd', remaining, reset_after, next_after)
   else

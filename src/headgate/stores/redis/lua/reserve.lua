@@ -8,7 +8,7 @@
 
 local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, groups, named, count, listed,
   at = unpack('<ddddBBc16c8HHHB', ARGV[1])
-local limits, mode, group_costs, costs, before, names = ARGV[1], HIT, {}, {}, {}, {}
+local limits, mode, extends, group_costs, costs, before, names = ARGV[1], HIT, false, {}, {}, {}, {}
 --@ include steps.moment
 local former_record = is_named == 1 and call('GET', KEYS[1])
 if former_record then

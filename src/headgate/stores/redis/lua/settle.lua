@@ -12,7 +12,7 @@
 local record = call('GET', KEYS[1])
 if not record then return 'U' end
 local given_us, how, further, former_end, given, actuals_given = unpack('<dBBdH', ARGV[1])
-local mode, standing = HIT, {}
+local mode, standing, undoes = HIT, {}, how == FORGET or how == SHORTEN
 --@ include steps.moment
 --@ include holds.parse
 --@ include holds.known

@@ -12,7 +12,7 @@ local lease_end, remember_us, groups, named, count, parted, settled, settled_us,
   unpack('<ddHHHHBddHc0c8', record, 17)
 if groups ~= 1 or named ~= 1 or settled > 1 or sub(record, at, at + #ARGV[2] - 1) ~= ARGV[2] then return 'X' end
 if not (lease_end <= 2 * LARGEST and remember_us <= LARGEST and settled_us <= LARGEST) then return 'X' end -- which says so
-local mode, limits_end = settled == 1 and PEEK or HIT, at + #ARGV[2]
+local mode, limits_end, undoes = settled == 1 and PEEK or HIT, at + #ARGV[2], false
 --@ include steps.moment
 local values = call('HMGET', key, '+', FIELDS)
 local later_us = lease_end

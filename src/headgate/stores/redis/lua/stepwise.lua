@@ -98,15 +98,17 @@ marked, missing_then = stepped, quota - tokens
 
 --@ settle
 -- Missing tokens are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at the
--- least: of what was missing then, what no step since has brought, and was not given back either.
+-- least: of what was missing then, what no step since has brought, and was not given back either. A charge that is undone
+-- alone is as if it had never been, as in a token bucket.
 if change > 0 then
   tokens = tokens - change
 else
   local steps = math.ceil(math.max(0, stepped - marked) / period)
   local left = missing_then - refill * steps - ((times - times_then) * LARGEST + refunds - refunds_then)
+  local alone = undoes and times == times_then and refunds == refunds_then and quota - tokens == math.max(0, left)
   local given = math.max(0, math.min(-change, left, quota - tokens))
   tokens = tokens + given
-  if given > 0 then
+  if given > 0 and not alone then
     --@ include token_bucket.refund
   end
 end

@@ -103,7 +103,9 @@ local passed = 0 -- none flows back within a decision
 if not exact then passed = math.max(now, updated) - earliest end
 local given = math.min(full - units, math.max(0, cost * period - refill * passed))
 units = units + given
-if given > 0 and call('HGET', key, '+') then
+-- What is taken back within a decision before anything else was charged is as if it had never been.
+local alone = exact and unit_us == 1 and updated == earliest
+if given > 0 and not alone and call('HGET', key, '+') then
   local times, refunds = 0, 0
   --@ include token_bucket.refunds
   --@ include token_bucket.refund
@@ -120,17 +122,19 @@ marked, missing_then = updated, full - units
 
 --@ settle
 -- Missing units are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at the
--- least: of what was missing then, what has not flowed in since, and was not given back either.
+-- least: of what was missing then, what has not flowed in since, and was not given back either. A charge that is undone
+-- before anything else was charged or given back is as if it had never been: other holds have nothing to note.
 if change > 0 then
   units = units - change * period
 else
   local left = missing_then - refill * (updated - marked) - ((times - times_then) * LARGEST + refunds - refunds_then)
+  local alone = undoes and times == times_then and refunds == refunds_then and full - units == math.max(0, left)
   local given = -change * period
   if given > left then given = left end
   if given > full - units then given = full - units end
   if given < 0 then given = 0 end
   units = units + given
-  if given > 0 then
+  if given > 0 and not alone then
     --@ include token_bucket.refund
   end
 end

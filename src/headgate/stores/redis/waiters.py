@@ -1,0 +1,56 @@
+"""Calls of threads that wait for a connection, and how many connections are opened for them at once.
+
+To open one takes the processors of both hosts, over TLS for milliseconds. If each call of a burst opened its own, none
+would be open in time: a few are opened at once, and calls take turns on those that are open. Where it is the network
+that takes long, many take no longer than one: with each 10 ms that a call has waited, twice as many are opened at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
+from headgate.stores.redis.errors import never_sent
+
+OPENED_AT_ONCE = 8
+OPENED_AT_ONCE_OVER_TLS = 2
+STEP_US = 10_000
+_MOST_STEPS = 16
+
+
+def most_at_once(at_first: int, waited_us: int) -> int:
+    """How many connections may be opened at once where a call has waited for this long."""
+    return at_first << min(_MOST_STEPS, max(0, waited_us) // STEP_US)
+
+
+def left_s(until_us: int) -> float:
+    """What is left until a moment, in seconds; negative once it has passed."""
+    return (until_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND
+
+
+class Waiter:
+    """A call that waits for a connection, until its deadline."""
+
+    __slots__ = ("connection", "error", "served", "since_us", "until_us")
+
+    def __init__(self, until_us: int) -> None:
+        self.since_us = SYSTEM_CLOCK.now_us()
+        self.until_us = until_us
+        self.served = threading.Event()
+        self.connection: Any = None
+        self.error: BaseException | None = None
+
+    def serve(self, connection: Any, error: BaseException | None = None) -> None:
+        self.connection, self.error = connection, error
+        self.served.set()
+
+    def taken(self) -> Any:
+        """The connection, None where none came; raises what kept it from being opened, and has it no longer."""
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise never_sent(error)
+            finally:
+                del error  # see `without_frames`
+        return self.connection
