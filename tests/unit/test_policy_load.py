@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.policy.load import build_policy, load_policy, parse_policy
+from headgate.policy.policy_file import LARGEST_BYTES
 from headgate.policy.problems import PolicyError
 from headgate.policy.schema import policy_schema
-from headgate.policy.yaml_source import LARGEST_BYTES, read_document
+from headgate.policy.yaml_source import read_document
 
 SHOP = Path(__file__).parents[2] / "examples" / "shop.yaml"
 RULE = {"name": "all", "by": ["ip"], "limits": "5/minute"}

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import read_policy
-from headgate.policy.policy_file import read_policy_file
-from headgate.policy.yaml_source import LARGEST_BYTES
+from headgate.policy.policy_file import LARGEST_BYTES, read_policy_file
 
 _STANDARD_INPUT = "standard input"
 

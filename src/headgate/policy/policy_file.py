@@ -9,7 +9,9 @@ import stat
 from pathlib import Path
 
 from headgate.errors import ConfigError
-from headgate.policy.yaml_source import LARGEST_BYTES
+
+LARGEST_BYTES = 1 << 20
+"""So many bytes the text of a policy has at most."""
 
 _LIKE_LIMITS = re.compile(r"\s*[0-9][0-9_]*\s*([a-z_-]+\s*)?(/|per\s|concurrent\b)", re.IGNORECASE)
 """How limits begin, whether or not the rest of them can be read."""

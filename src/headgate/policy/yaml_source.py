@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.errors import MissingExtraError
+from headgate.policy.policy_file import LARGEST_BYTES
 from headgate.policy.problems import Path, PolicyError, Problem, shown
 
 try:
@@ -21,7 +22,6 @@ try:
 except ImportError as error:
     raise MissingExtraError("reading a policy file", extra="policy", why=error) from error
 
-LARGEST_BYTES = 1 << 20
 _MOST_VALUES = 100_000
 _DEEPEST = 64
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -1,0 +1,27 @@
+"""The library alone needs nothing else installed: what it imports by itself is Python's own and Headgate's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import headgate
+
+ALONE = """
+import headgate.http.asgi, headgate.http.wsgi, headgate.testing
+
+assert headgate.Limiter("5/minute").hit("user:42").remaining == 4
+try:
+    headgate.Gate({"version": 1, "rules": [{"name": "all", "limits": "5/minute"}]})
+except headgate.MissingExtraError as error:
+    assert "headgate[policy]" in str(error), error
+"""
+
+
+def test_headgate_is_imported_where_nothing_else_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "headgate").symlink_to(Path(headgate.__file__).parent)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{ALONE}"
+    without_others = [sys.executable, "-I", "-S", "-c", program]
+    told = subprocess.run(without_others, check=False, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
