@@ -175,16 +175,14 @@ class HoldingTable(PythonTable):
         self, record: HoldRecord, limits: Sequence[NamedLimit], costs: Sequence[int], outcome: Outcome, now_us: int
     ) -> None:
         """Remember what was just charged, and take the places of it until the end of the lease."""
-        extends = [
-            limit for limit in record.limits if limit.parts
-        ]  # nothing is added to a limit that it does not charge
+        extends = bool([limit for limit in record.limits if limit.parts])
         for number, limit in enumerate(record.limits):
-            compiled = limits[number].limit.compiled
-            uncharged = not outcome.readings[number].allowed or (costs[number] and outcome.states[number] is None)
-            if uncharged or (extends and not costs[number]):
+            compiled, cost = limits[number].limit.compiled, costs[number]
+            uncharged = not outcome.readings[number].allowed or (cost and outcome.states[number] is None)
+            if uncharged or (extends and not cost):  # nothing is added to a limit that it does not charge
                 continue
             marked = mark(compiled, outcome.standing[number], now_us)
-            limit.parts = (*limit.parts, Part(compiled, costs[number], marked, limit.key.refunds))
+            limit.parts = (*limit.parts, Part(compiled, cost, marked, limit.key.refunds))
             if ALGORITHMS[compiled.algorithm].in_flight:
                 self._lease(record, limit, now_us)
 
@@ -253,7 +251,12 @@ class HoldingTable(PythonTable):
         """
         numbers = held.parts[-1].limit
         entry = self._entries.get(held.name)
-        if entry is not None and entry.limit != numbers and not measure_us(entry.limit, entry.state, now_us)[1]:
+        if (
+            entry is not None
+            and entry.limit is not numbers
+            and entry.limit != numbers
+            and not measure_us(entry.limit, entry.state, now_us)[1]
+        ):
             self._drop(held.name)
             entry = None
         state = None
