@@ -18,6 +18,9 @@ StateKey = tuple[str, str]
 _TIDY = 2
 """Holds that may be forgotten for each new one, so that those whose time is over do not pile up."""
 
+_TIDY_EVERY = 64
+"""So many new holds pass until it is looked again whether much is said of forgotten ones."""
+
 
 @dataclass(slots=True)
 class KeyHolds:
@@ -135,7 +138,8 @@ class HoldRecords:
         for limit in record.limits:
             limit.key.numbers.add(record.number)
         self._weight += record.weight
-        self._tidy()
+        if not record.number % _TIDY_EVERY:
+            self._tidy()
         if record.actuals is not None:
             self._settled.append(record.number)
 
@@ -192,7 +196,7 @@ class HoldRecords:
 
     def _tidy(self) -> None:
         """Drop what is said of holds that are forgotten, before it is as much as what is said of others."""
-        most = 2 * len(self._by_number) + 64
+        most = 2 * len(self._by_number) + _TIDY_EVERY
         if len(self._by_end) > most:
             self._by_end = [(record.forget_us, record.number) for record in self._by_number.values()]
             heapify(self._by_end)
