@@ -251,12 +251,8 @@ class HoldingTable(PythonTable):
         """
         numbers = held.parts[-1].limit
         entry = self._entries.get(held.name)
-        if (
-            entry is not None
-            and entry.limit is not numbers
-            and entry.limit != numbers
-            and not measure_us(entry.limit, entry.state, now_us)[1]
-        ):
+        other = None if entry is None or entry.limit is numbers or entry.limit == numbers else entry
+        if other is not None and not measure_us(other.limit, other.state, now_us)[1]:
             self._drop(held.name)
             entry = None
         state = None
