@@ -53,7 +53,7 @@ def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int
     """(remaining, reset_after, next_after): what is left, when all of it is back, when one more is."""
     window, current, previous = state
     left, behind = _to_come(limit, window, now)
-    remaining = max(0, limit.quota - current - previous * left // limit.period)
+    remaining = max(0, limit.quota - current - previous * left // limit.period)  # without those `used`
     if current:
         reset_after = limit.period + left + behind
     elif previous:

@@ -1,6 +1,6 @@
 """Calls of threads that wait for a connection, and how many connections are opened for them at once.
 
-To open one takes the processors of both hosts, over TLS for milliseconds. If each call of a burst opened its own, none
+To open one takes time of the processors of both hosts, above all over TLS. If each call of a burst opened its own, none
 would be open in time: a few are opened at once, and calls take turns on those that are open. Where it is the network
 that takes long, many take no longer than one: with each 10 ms that a call has waited, twice as many are opened at once.
 """

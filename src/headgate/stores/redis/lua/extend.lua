@@ -1,8 +1,8 @@
 -- Let the lease of a hold end later, and hold more: all of it, or nothing changes.
 --
--- KEYS: the record. ARGV: the new lease, whether this is a further slot of the hold (1) or another slot has refused (2),
--- and what is held on top, one number for each group or for all, packed as they are read below; the limits of the caller as in the script that settles. The
--- reply is B where a calendar window has begun that no limit of the caller knows. It begins with E for extended, R for
+-- KEYS: the record. ARGV: the new lease, whether this is a further slot of the hold (1) or another slot has refused
+-- (2), and what is held on top, one number for each group or for all, packed as they are read below; the limits of the
+-- caller as in the script that settles. The reply is B where a calendar window has begun that no limit of the caller knows. It begins with E for extended, R for
 -- refused, L for a lease that is over, A for settled before, U for unknown, G for a hold of so many groups. After E, R, L
 -- and A comes what each limit has and the other slots, as in the script that settles, and before that after E and R the
 -- former end of the lease, whether there is a part more, how many limits and bytes follow, the number of each limit among the caller's (0: it is none

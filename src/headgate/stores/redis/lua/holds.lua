@@ -164,7 +164,8 @@ for number = 1, count do
   --@ end
   local numbers = kind == first_kind_of[number] % 8 and mark == first_mark_of[number] and '' or mark
   local charged = wait == 0 and before[number] and (cost ~= 0 or not extends)
-  part[number] = pack('<BBc0dddd', charged and kind or NOT_CHARGED, #numbers, numbers, marked, missing_then, times, refunds)
+  part[number] = pack('<BBc0dddd', charged and kind or NOT_CHARGED, #numbers, numbers, marked, missing_then, times,
+    refunds)
   if usual then
     answer[number] = pack('<ddd', remaining, reset_after, next_after)
   else
