@@ -47,7 +47,7 @@ from headgate.stores.shared.store import SharedStore
 if TYPE_CHECKING:
     from headgate.stores.redis.store import RedisStore
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "ArgumentError",

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+import headgate
+
 ROOT = Path(__file__).parents[2]
 RUST = ROOT / "rust"
 PARTS = ("src", "rust", "pyproject.toml", "setup.py", "README.md", "LICENSE")
@@ -76,7 +78,10 @@ def test_every_vector_is_answered_without_the_native_core(python: Path) -> None:
 
 def test_nothing_else_is_installed(python: Path) -> None:
     listed = json.loads(run(python, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check").stdout)
-    assert {package["name"] for package in listed} - {"pip", "setuptools"} == {"headgate"}
+    versions = {
+        package["name"]: package["version"] for package in listed if package["name"] not in ("pip", "setuptools")
+    }
+    assert versions == {"headgate": headgate.__version__}
 
 
 @pytest.fixture(scope="module")
