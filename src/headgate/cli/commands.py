@@ -24,7 +24,7 @@ from headgate.cli.llm import llm
 from headgate.cli.llm_work import work
 from headgate.cli.output_files import page_file
 from headgate.cli.zones import zone
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, MissingExtraError
 from headgate.stores.url import store_schemes
 from headgate.supervisor.reloading import keep_reloads
 
@@ -61,7 +61,7 @@ def messages() -> Iterator[None]:
         yield
     except HeadgateError as error:
         click.echo(terminal.printable(f"headgate: {error}"), err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, MissingExtraError) else 1)
     except KeyboardInterrupt:
         click.echo("headgate: interrupted", err=True)
         sys.exit(starting.INTERRUPTED)
