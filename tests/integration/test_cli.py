@@ -433,6 +433,37 @@ def test_what_goes_wrong_is_a_message_and_an_exit_code(arguments: list[str], cod
     assert told.stdout == ""
 
 
+# Root may read any file, unless it gives that right up.
+UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["validate", "{file}", SHOP],
+        ["serve", "{file}"],
+        ["explain", "{file}"],
+        ["llm", "serve", SHOP, "--providers", "{file}", "--no-keys"],
+        ["llm", "replay", SHOP, "{file}", "--model", "m"],
+        ["llm", "replay", SHOP, "no-such.csv", "--model", "m"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_cannot_be_read_is_a_failure_and_no_misuse(arguments: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("version: 1\n")
+    file.chmod(0)
+    command = [*(UNPRIVILEGED if os.geteuid() == 0 else ()), sys.executable, "-m", "headgate"]
+    command += [argument.format(file=file) for argument in arguments]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert told.returncode == 1
+    assert told.stderr in (
+        f"headgate: {file}: Permission denied\n",
+        "headgate: no-such.csv: No such file or directory\n",
+    )
+    assert ("no problems" in told.stdout) == (arguments[0] == "validate")
+
+
 @pytest.mark.parametrize(
     "arguments", ["replay {log} --policy {shop} --json", "replay {log} --policy {shop}", "schema", "validate {shop}"]
 )

@@ -111,7 +111,7 @@ def info(as_json: bool) -> None:
 
 
 @headgate.command()
-@click.argument("files", nargs=-1, required=True, type=options.PolicyFile(), metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=options.PolicyFile(readable=False), metavar="FILE...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list with an object for each file.")
 def validate(files: tuple[str, ...], as_json: bool) -> None:
     """Check policy FILEs (- is standard input); all that is wrong is shown, each with its place.
@@ -266,12 +266,12 @@ def _number(
     help="How long a connection stays open that nothing is asked on.",
 )  # fmt: skip
 @click.option(
-    "--tls-certificate", type=click.Path(path_type=Path), metavar="FILE",
+    "--tls-certificate", type=options.FILE_TO_READ, metavar="FILE",
     help="Serve HTTPS with this certificate and those that lead to its authority, in PEM.",
 )  # fmt: skip
-@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The key of that certificate, in PEM.")
+@click.option("--tls-key", type=options.FILE_TO_READ, metavar="FILE", help="The key of that certificate, in PEM.")
 @click.option(
-    "--tls-client-ca", type=click.Path(path_type=Path), metavar="FILE",
+    "--tls-client-ca", type=options.FILE_TO_READ, metavar="FILE",
     help="Let in no clients but those with a certificate of one of these authorities, in PEM.",
 )  # fmt: skip
 def serve(

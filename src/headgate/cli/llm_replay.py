@@ -32,7 +32,7 @@ def _columns(context: click.Context, parameter: click.Parameter, values: tuple[s
 
 @click.command()
 @click.argument("policy", type=options.POLICY_FILE)
-@click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("trace", type=options.FILE_TO_READ)
 @click.option("--model", default="", metavar="NAME", help="The model of calls whose row names none.")
 @click.option(
     "--column", "columns", multiple=True, metavar="WHAT=COLUMN", callback=_columns,

@@ -50,7 +50,9 @@ class PolicyFile(click.Path):
         return super().convert(value, param, ctx)
 
 
-POLICY_FILE = PolicyFile(path_type=Path)
+# Whether a file can be read shows as it is read: with status 1, and for each of several files by itself.
+POLICY_FILE = PolicyFile(path_type=Path, readable=False)
+FILE_TO_READ = click.Path(path_type=Path, readable=False)
 
 
 def method(context: click.Context, parameter: click.Parameter, value: str) -> str:
