@@ -646,3 +646,10 @@ def in_a_shell(script: str, *command: str) -> subprocess.CompletedProcess[str]:
     """What a command tells that a shell starts; `"$@"` is the command in the shell's script."""
     started = ["sh", "-c", script, "sh", sys.executable, "-m", "headgate", *command]
     return subprocess.run(started, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("group", [[], ["llm"], ["llm", "key"], ["zone"]], ids=["headgate", "llm", "llm key", "zone"])
+def test_the_help_of_a_group_has_whole_sentences(group: list[str]) -> None:
+    told = run_headgate(*group, "--help", COLUMNS="80")
+    assert told.returncode == 0 and "Commands:" in told.stdout
+    assert "..." not in told.stdout.partition("Commands:")[2]

@@ -20,6 +20,7 @@ import click
 import headgate as package
 from headgate import core, starting
 from headgate.cli import options, terminal
+from headgate.cli.group import Group
 from headgate.cli.llm import llm
 from headgate.cli.llm_work import work
 from headgate.cli.output_files import page_file
@@ -32,7 +33,7 @@ READER_GONE = 141
 """What a shell says of a program that SIGPIPE ended."""
 
 
-class _Group(click.Group):
+class _Group(Group):
     """Commands whose errors are messages, not tracebacks."""
 
     def make_context(self, *args: Any, **more: Any) -> click.Context:
