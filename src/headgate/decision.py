@@ -87,9 +87,8 @@ class Reading(NamedTuple):
 class LimitReading:
     """One limit's part of a decision.
 
-    After an admitted hit the numbers are those after the charge, after a refusal those of the
-    untouched state; a peek shows what its cost would have left. `next_after_us` is how long until
-    one more unit remains, `definition` the limit with its name and rule.
+    After an admitted hit the numbers are those after the charge, after a refusal those of the untouched state; a peek
+    shows what its cost would leave. `next_after_us` is how long until one more unit remains, `definition` the limit.
     """
 
     definition: NamedLimit
@@ -112,14 +111,17 @@ class LimitReading:
 
     @property
     def name(self) -> str:
+        """What headers and reports call this limit, such as "search.minute"."""
         return self.definition.name
 
     @property
     def rule(self) -> str:
+        """The name of its rule; empty outside a policy."""
         return self.definition.rule
 
     @property
     def shadow(self) -> bool:
+        """Whether it only counts and reports, and refuses nothing."""
         return self.definition.shadow
 
     @property
@@ -183,9 +185,8 @@ class Decision:
     @property
     def limits(self) -> tuple[LimitReading, ...]:
         """Every limit's own numbers, in the order of the limits."""
-        return tuple(
-            LimitReading(own, *numbers) for own, numbers in zip(self._definitions, self._readings, strict=True)
-        )
+        each = zip(self._definitions, self._readings, strict=True)
+        return tuple(LimitReading(own, *numbers) for own, numbers in each)
 
     @property
     def refusals(self) -> tuple[LimitReading, ...]:
@@ -195,9 +196,8 @@ class Decision:
     @property
     def binding(self) -> LimitReading | None:
         """The binding limit; None where no limit applied."""
-        if self._binding is None:
-            return None
-        return LimitReading(self._definitions[self._binding], *self._readings[self._binding])
+        place = self._binding
+        return None if place is None else LimitReading(self._definitions[place], *self._readings[place])
 
     @property
     def limit(self) -> int | None:

@@ -122,7 +122,10 @@ class StoreKeyError(StoreError):
 
 
 class RateLimited(HeadgateError):
-    """A decorated call was refused; `decision` says by which limit and until when."""
+    """A decorated call, a block that holds or a client's call was refused; `decision` says by which limit, until when.
+
+    `hit`, `peek`, `acquire` and `reserve` do not raise it: what they return tells a refusal.
+    """
 
     code: ClassVar[str] = "rate-limited"
 

@@ -411,6 +411,11 @@ BAD_CALLS = [
     (["capacity", SHOP, "--users", "5", "--rate", "nan"], 2, "'nan' is no number"),
     (["serve", SHOP, "--drain", "nan"], 2, "'nan' is no number"),
     (["serve", "no-such.yaml"], 1, "no-such.yaml: No such file or directory"),
+    (["serve", "5/minute"], 2, "'5/minute' is no file and reads as limits. A policy file has limits in rules:"),
+    (["serve", "5/minute"], 2, "  rules:\n    - {name: all, by: [ip], limits: 5/minute}"),
+    (["validate", "10 per \x1b[31m"], 2, "  rules:\n    - {name: all, by: [ip], limits: 100/minute}"),
+    (["replay", "access.log", "--policy", "20 concurrent"], 2, "Invalid value for '--policy': '20 concurrent' is no"),
+    (["serve", "2026/policy.yaml"], 1, "2026/policy.yaml: No such file or directory"),
     (["inspect", SHOP, "ip=1.2.3.4", "--store", "memory://"], 1, "a memory store is in the process that asks it"),
     (["zone", "info", "/no/such/zone"], 1, "/no/such/zone" if core.CORE == "native" else "native core"),
     (["validate", "no-such.yaml"], 1, "no-such.yaml: No such file or directory"),
@@ -426,6 +431,37 @@ def test_what_goes_wrong_is_a_message_and_an_exit_code(arguments: list[str], cod
     assert message in told.stderr
     assert "Traceback" not in told.stderr
     assert told.stdout == ""
+
+
+# Root may read any file, unless it gives that right up.
+UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["validate", "{file}", SHOP],
+        ["serve", "{file}"],
+        ["explain", "{file}"],
+        ["llm", "serve", SHOP, "--providers", "{file}", "--no-keys"],
+        ["llm", "replay", SHOP, "{file}", "--model", "m"],
+        ["llm", "replay", SHOP, "no-such.csv", "--model", "m"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_cannot_be_read_is_a_failure_and_no_misuse(arguments: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("version: 1\n")
+    file.chmod(0)
+    command = [*(UNPRIVILEGED if os.geteuid() == 0 else ()), sys.executable, "-m", "headgate"]
+    command += [argument.format(file=file) for argument in arguments]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert told.returncode == 1
+    assert told.stderr in (
+        f"headgate: {file}: Permission denied\n",
+        "headgate: no-such.csv: No such file or directory\n",
+    )
+    assert ("no problems" in told.stdout) == (arguments[0] == "validate")
 
 
 @pytest.mark.parametrize(
@@ -610,3 +646,10 @@ def in_a_shell(script: str, *command: str) -> subprocess.CompletedProcess[str]:
     """What a command tells that a shell starts; `"$@"` is the command in the shell's script."""
     started = ["sh", "-c", script, "sh", sys.executable, "-m", "headgate", *command]
     return subprocess.run(started, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("group", [[], ["llm"], ["llm", "key"], ["zone"]], ids=["headgate", "llm", "llm key", "zone"])
+def test_the_help_of_a_group_has_whole_sentences(group: list[str]) -> None:
+    told = run_headgate(*group, "--help", COLUMNS="80")
+    assert told.returncode == 0 and "Commands:" in told.stdout
+    assert "..." not in told.stdout.partition("Commands:")[2]

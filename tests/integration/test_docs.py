@@ -63,7 +63,7 @@ def test_python_examples_run(page: Path, place: Path, zones: str) -> None:
 def run_examples(page: Path, place: Path, zones: str) -> None:
     examples = of_language(page, "python")
     # One program a page, each example where it stands in its page, so that a traceback names its line.
-    program = ["import pathlib"]
+    program = []
     for block in examples:
         program.append(f"exec(compile('\\n' * {block.line - 1} + {block.text!r}, {str(page)!r}, 'exec'))")
     with redis_for("\n".join(program).replace(SHARED_MEMORY, zones)) as text:

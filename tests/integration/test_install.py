@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -195,6 +196,12 @@ def test_no_page_promises_a_release_and_every_extra_that_it_names_is_there(page:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {extra for found in EXTRA.findall(text) for extra in found.split(",")}
     assert named <= set(extras)
+
+
+def test_what_the_readme_installs_is_read_by_the_pips_that_come_with_python() -> None:
+    """Before 24.1 pip reads no `name @ URL` whose URL has no host, as in git+file:///path."""
+    urls = re.findall(r"pip install '[^']* @ ([^']+)'", (ROOT / "README.md").read_text())
+    assert urls and all(urlsplit(url).netloc for url in urls)
 
 
 def test_the_command_names_what_to_install(python: Path) -> None:

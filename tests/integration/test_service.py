@@ -481,9 +481,15 @@ def test_what_cannot_be_served_is_told_in_a_message(tmp_path: Path) -> None:
     assert "rules[0].limits: cannot read" in broken.stderr
     write(policy, "5/minute")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        busy = run_headgate("serve", str(policy), "--port", str(taken.getsockname()[1]))
+        port = taken.getsockname()[1]
+        busy = run_headgate("serve", str(policy), "--port", str(port))
     assert busy.returncode == 1
-    assert "cannot listen on 127.0.0.1" in busy.stderr
+    assert busy.stderr == (
+        f"headgate: cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "another program listens there: choose another --port, or 0 for a free one\n"
+    )
+    elsewhere = run_headgate("serve", str(policy), "--port", "0", "--host", "192.0.2.1")
+    assert "Cannot assign requested address; this host has no such address: choose another --host" in elsewhere.stderr
     nowhere = run_headgate("serve", str(policy), "--port", "0", "--host", "no.such.host.invalid")
     assert "cannot listen on no.such.host.invalid" in nowhere.stderr
     for host in ("gate..example.com", f"{'a' * 64}.example.com"):

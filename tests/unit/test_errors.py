@@ -69,10 +69,21 @@ def test_the_proxy_of_language_models_names_its_extra_where_only_its_server_is_m
     program = "import sys; sys.modules['aiohttp'] = None; from headgate.cli import main; main()"
     command = [sys.executable, "-c", program, "llm", "serve", "--example", "--port", "0"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.returncode, ran.stdout) == (1, "")
+    assert (ran.returncode, ran.stdout) == (2, "")  # as docs/command-line.md says
     assert ran.stderr == (
         "headgate: the proxy of language models needs optional parts that are not installed: "
         "pip install 'headgate[llm-proxy]'\n"
+    )
+
+
+def test_the_service_ends_with_the_status_of_misuse_where_its_extra_is_missing() -> None:
+    program = "import sys; sys.modules['prometheus_client'] = None; from headgate.cli import main; main()"
+    command = [sys.executable, "-c", program, "serve", "--port", "0"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        "headgate: a page of metrics for Prometheus needs optional parts that are not installed: "
+        "pip install 'headgate[service]'\n"
     )
 
 

@@ -649,3 +649,30 @@ def test_of_thousands_of_values_and_networks_each_is_meant_and_no_other(core: st
         for last, is_meant in ((127, number < 3000), (128, number < 250)):
             client = Request(client_ip=f"10.{number // 250}.{number % 250}.{last}")
             assert names(gate.hit(client)) == (["networks"] if is_meant else [])
+
+
+class RequestOfAFramework:
+    """Has some of what a request has, under the same names."""
+
+    method, path, headers = "GET", "/", {"host": "a.example"}
+
+
+@pytest.mark.parametrize(
+    "asked", [{"method": "GET"}, None, "GET /", RequestOfAFramework()], ids=["dict", "nothing", "text", "other"]
+)
+def test_what_is_no_request_is_an_argument_error_that_says_what_is_one(core: str, asked: Any) -> None:
+    gate = make_gate(core, rule(), rule("own", by=["user"]), identities={"user": {"header": "X-User"}})
+    said = r"a gate is asked about a headgate.Request or a Descriptor, not about a .*: write Request\(method, path, "
+    for ask in (gate.hit, gate.peek, gate.reserve, gate.acquire):
+        with pytest.raises(ArgumentError, match=said):
+            ask(asked)
+
+
+def test_an_attribute_error_of_what_is_a_request_stays_as_it_is(core: str) -> None:
+    class Broken(Request):
+        def header(self, name: str) -> str:
+            raise AttributeError("a fault of the program")
+
+    gate = make_gate(core, rule("own", by=["user"]), identities={"user": {"header": "X-User"}})
+    with pytest.raises(AttributeError, match="a fault of the program"):
+        gate.hit(Broken())

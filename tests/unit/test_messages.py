@@ -52,6 +52,12 @@ def test_a_request_is_read() -> None:
     assert asked.request.headers == {"x-user": "7", "x-forwarded-for": "1.1.1.1, 2.2.2.2"}
 
 
+def test_a_method_that_a_client_made_up_is_read() -> None:
+    (asked,), _ = read_body(body({"request": {"method": "/ab", "path": "/x"}}))
+    assert isinstance(asked.request, Request)
+    assert (asked.request.method, asked.request.path) == ("/AB", "/x")
+
+
 def test_a_descriptor_is_read() -> None:
     entries = [{"key": "generic_key", "value": "api"}, {"key": "generic_key"}, {"value": "7", "key": "user"}]
     (asked,), several = read_body(body({"request": {"entries": entries}, "cost": 3}))

@@ -322,8 +322,12 @@ def test_whether_websockets_are_limited_is_true_or_false() -> None:
 
 
 def test_an_option_that_there_is_not_is_no_silent_wish(kind: str) -> None:
-    with pytest.raises(TypeError, match="no option is named limit"):
+    with pytest.raises(TypeError, match=r"no option is named limit; did you mean limits\?"):
         Client(kind, limits="1/minute", limit=5)
+    with pytest.raises(TypeError, match=r"no option is named trusted_hosts, x; did you mean trusted_hops\?"):
+        Client(kind, limits="1/minute", trusted_hosts=1, x=2)
+    with pytest.raises(TypeError, match=r"no option is named x$"):
+        Client(kind, limits="1/minute", x=2)
 
 
 def drive(app: Any, scope: dict[str, Any], *messages: dict[str, Any]) -> list[dict[str, Any]]:

@@ -119,6 +119,10 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"exempt": [{"header": {}}]}, "exempt[0].header: must be a map from names of headers to values, such as"),
     ({"exempt": [{"header": {"X": []}}]}, "exempt[0].header.X: must be text or a list of texts, not an empty list"),
     ({"exempt": [{"ips": "10.0.0.0/8"}]}, "exempt[0].ips: no such field; did you mean 'ip'?"),
+    (
+        {"exempt": [{"<<": {"path": "/"}}]},
+        "exempt[0].<<: no such field: << merges nothing here; write the fields out, or",
+    ),
     ({"client_ip": {"header": "X-F", "trusted_proxies": [5]}}, "client_ip.trusted_proxies[0]: must be text"),
     ({"client_ip": {"ipv6_prefix": 129}}, "client_ip.ipv6_prefix: must be at most 128, not 129"),
     ({"identities": {"user": {}}}, "identities.user: an identity has exactly one source"),

@@ -268,3 +268,10 @@ def test_no_application_reads_another_parameter_than_the_one_that_counts(parts: 
     } - {""}
     found = Request(path=f"/?{asked}").query("t")
     assert found is REPEATED or {found} >= read, (found, read)
+
+
+@pytest.mark.parametrize("path", ["/api/login", "/"])
+def test_a_path_in_the_place_of_the_method_is_an_error_and_no_request_for_the_root(path: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"a request is Request\(method, path\), and '{path}' is a path"):
+        Request(path, client_ip="203.0.113.9")
+    assert (Request("", path).method, Request("post", path).method) == ("", "POST")

@@ -22,7 +22,12 @@ fn degraded(full: Option<OnFull>) -> &'static str {
     }
 }
 
-/// The answer for one request: yes, not until then, or never.
+/// The answer for one request: yes, not until then, or never. `bool(decision)` is `allowed`.
+///
+/// `limit`, `remaining` and `reset_after` are those of `binding`, the binding limit: of those
+/// that refuse the one with the longest wait, else the one nearest to refusing. They are None where
+/// no limit applied. `retry_after` is 0.0 when allowed and None when waiting cannot help.
+/// `degraded` says what decided where the store did not, see `DEGRADED`.
 #[pyclass(frozen, module = "headgate.decision")]
 pub struct Decision {
     definitions: Py<PyTuple>,
@@ -135,26 +140,31 @@ impl Decision {
         self.answer.allowed
     }
 
+    /// Whether the request may pass.
     #[getter]
     fn allowed(&self) -> bool {
         self.answer.allowed
     }
 
+    /// The limits that were asked, in their order.
     #[getter]
     fn definitions<'py>(&self, py: Python<'py>) -> Bound<'py, PyTuple> {
         self.definitions_of(py)
     }
 
+    /// What decided where the store did not: "local", "open" or "closed"; empty where it did.
     #[getter]
     fn degraded(&self) -> &'static str {
         self.degraded
     }
 
+    /// The numbers of `limits`, in the order of a `Reading`; cheaper to read where few are needed.
     #[getter(readings)]
     fn numbers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.readings().iter().map(fields).collect::<SmallVec<[Fields; 12]>>())
     }
 
+    /// Every limit's own numbers, in the order of the limits.
     #[getter]
     fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let readings: PyResult<Vec<_>> =
@@ -162,6 +172,7 @@ impl Decision {
         PyTuple::new(py, readings?)
     }
 
+    /// The limits that refuse by themselves, including shadow limits; usually none.
     #[getter]
     fn refusals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let refusing = self.readings().iter().enumerate().filter(|(_, reading)| !reading.allowed());
@@ -169,11 +180,13 @@ impl Decision {
         PyTuple::new(py, readings?)
     }
 
+    /// The binding limit; None where no limit applied.
     #[getter]
     fn binding<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.binding_index().map(|index| self.limit_reading(py, index)).transpose()
     }
 
+    /// The binding limit's quota.
     #[getter]
     fn limit(&self, py: Python<'_>) -> PyResult<Option<i64>> {
         let Some(index) = self.binding_index() else {
@@ -182,6 +195,7 @@ impl Decision {
         self.definition(py, index)?.getattr("limit")?.getattr("quota")?.extract()
     }
 
+    /// The name of the binding limit's rule; empty outside a policy.
     #[getter]
     fn rule<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.binding_index() {
@@ -190,36 +204,43 @@ impl Decision {
         }
     }
 
+    /// The greatest cost that the binding limit would still admit now.
     #[getter]
     fn remaining(&self) -> Option<i64> {
         self.binding_reading().map(|reading| reading.remaining)
     }
 
+    /// Microseconds until the binding limit is as if never used.
     #[getter]
     fn reset_after_us(&self) -> Option<i64> {
         self.binding_reading().map(|reading| reading.reset_after_us)
     }
 
+    /// Microseconds until this request would pass: 0 when allowed, None for never.
     #[getter]
     fn retry_after_us(&self) -> Option<i64> {
         if self.answer.allowed { Some(0) } else { self.binding_reading().and_then(retry_after_us) }
     }
 
+    /// Microseconds an admitted caller waits before it proceeds; above 0 only for queues.
     #[getter]
     fn delay_us(&self) -> i64 {
         self.readings().iter().map(|reading| reading.delay_us).max().unwrap_or(0)
     }
 
+    /// Seconds until the binding limit is as if never used.
     #[getter]
     fn reset_after(&self) -> Option<f64> {
         self.reset_after_us().map(seconds)
     }
 
+    /// Seconds until this request would pass: 0.0 when allowed, None for never.
     #[getter]
     fn retry_after(&self) -> Option<f64> {
         self.retry_after_us().map(seconds)
     }
 
+    /// Seconds an admitted caller waits before it proceeds; above 0 only for queues.
     #[getter]
     fn delay(&self) -> f64 {
         seconds(self.delay_us())

@@ -37,12 +37,20 @@ enum Decided {
     Python(Py<PyAny>, Py<PyAny>, Py<PyString>),
 }
 
-/// What was held; the native twin of `headgate.reservation.Reservation`.
+/// Units that are held until they are settled; `bool(reservation)` is whether they are.
+///
+/// `id` settles it anywhere, in another process too. `repeated` tells that this id was held before: nothing was
+/// charged now, and `decision` is the first one. `settled` is whether it was settled through this very object.
+///
+/// As a context manager it raises RateLimited where it was refused, and extends its lease by itself, at a third of it,
+/// while the block runs. A block that ends without settling it settles it as held; one that raises cancels it.
 #[pyclass(frozen, module = "headgate.reservation")]
 pub struct Reservation {
     decided: Decided,
+    /// Whether this id was held before: nothing was charged now.
     #[pyo3(get)]
     repeated: bool,
+    /// Microseconds of its lease, as it was reserved with.
     #[pyo3(get)]
     lease_us: i64,
     settled: AtomicBool,
@@ -115,6 +123,7 @@ impl Reservation {
         }
     }
 
+    /// The whole id, which settles it anywhere.
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
         match &self.decided {
@@ -126,6 +135,7 @@ impl Reservation {
         }
     }
 
+    /// What was decided; where `repeated`, the first time.
     #[getter]
     fn decision<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match &self.decided {
@@ -141,11 +151,13 @@ impl Reservation {
         }
     }
 
+    /// Whether it was settled through this very object.
     #[getter]
     fn settled(&self) -> bool {
         self.settled.load(Relaxed)
     }
 
+    /// Settle it with what it really cost; None is as much as is held. See `Limiter.commit`.
     #[pyo3(signature = (actual = None))]
     fn commit<'py>(&self, py: Python<'py>, actual: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let settlement = match &self.decided {
@@ -162,10 +174,12 @@ impl Reservation {
         Ok(settlement)
     }
 
+    /// Settle it as if it had never been.
     fn cancel<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.commit(py, Some(PyInt::new(py, 0).as_any()))
     }
 
+    /// Let its lease end `lease` seconds from now (as long as at first), and hold `more`. See `Limiter.extend`.
     #[pyo3(signature = (lease = None, more = None, *, lease_us = None))]
     fn extend<'py>(
         &self,

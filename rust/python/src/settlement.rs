@@ -87,7 +87,17 @@ enum Told {
     Python(Option<Vec<i64>>, Py<PyTuple>, &'static str),
 }
 
-/// The answer to `commit`; the native twin of `headgate.holding.Settlement`.
+/// The answer to `commit`.
+///
+/// `outcome` is "settled", "already settled" or "unknown". `actuals` has for each group the units that count: those
+/// of the first settling, whatever a later one says; None for "unknown". A limiter tells them in the order in which its
+/// limits write their units. `after` has the numbers of each limit at this moment, in the order of the limits; none for
+/// "unknown".
+///
+/// `degraded` is "" where the store settled it. "local": the hold was made in this process in place of the store, and
+/// was settled there. "later": the store does not answer; the settlement is kept and sent to it as soon as it does, and
+/// `after` is empty, `actuals` None if it was to be settled as held. "lost": the store does not answer and too many
+/// settlements are kept already; the outcome is "unknown".
 #[pyclass(frozen, module = "headgate.holding")]
 pub struct Settlement {
     outcome: &'static str,
@@ -140,21 +150,25 @@ impl Settlement {
         })
     }
 
+    /// "settled", "already settled" or "unknown".
     #[getter]
     fn outcome(&self) -> &'static str {
         self.outcome
     }
 
+    /// For each group the units that count; None for "unknown".
     #[getter]
     fn actuals<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         self.each().map(|actuals| PyTuple::new(py, actuals)).transpose()
     }
 
+    /// The units that count, of the first group where there are several; None for "unknown".
     #[getter]
     fn actual(&self) -> Option<i64> {
         self.each()?.first().copied()
     }
 
+    /// The numbers of each limit at this moment, in the order of the limits.
     #[getter]
     fn after<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         match &self.told {
@@ -169,6 +183,7 @@ impl Settlement {
         }
     }
 
+    /// "" where the store settled it, else "local", "later" or "lost".
     #[getter]
     fn degraded(&self) -> &'static str {
         match &self.told {

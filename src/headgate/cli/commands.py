@@ -20,11 +20,12 @@ import click
 import headgate as package
 from headgate import core, starting
 from headgate.cli import options, terminal
+from headgate.cli.group import Group
 from headgate.cli.llm import llm
 from headgate.cli.llm_work import work
 from headgate.cli.output_files import page_file
 from headgate.cli.zones import zone
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, MissingExtraError
 from headgate.stores.url import store_schemes
 from headgate.supervisor.reloading import keep_reloads
 
@@ -32,7 +33,7 @@ READER_GONE = 141
 """What a shell says of a program that SIGPIPE ended."""
 
 
-class _Group(click.Group):
+class _Group(Group):
     """Commands whose errors are messages, not tracebacks."""
 
     def make_context(self, *args: Any, **more: Any) -> click.Context:
@@ -61,7 +62,7 @@ def messages() -> Iterator[None]:
         yield
     except HeadgateError as error:
         click.echo(terminal.printable(f"headgate: {error}"), err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, MissingExtraError) else 1)
     except KeyboardInterrupt:
         click.echo("headgate: interrupted", err=True)
         sys.exit(starting.INTERRUPTED)
@@ -111,7 +112,7 @@ def info(as_json: bool) -> None:
 
 
 @headgate.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=options.PolicyFile(readable=False), metavar="FILE...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list with an object for each file.")
 def validate(files: tuple[str, ...], as_json: bool) -> None:
     """Check policy FILEs (- is standard input); all that is wrong is shown, each with its place.
@@ -151,7 +152,7 @@ def _request_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @headgate.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=options.POLICY_FILE)
 @_request_options
 @click.option(
     "--entry", "entries", multiple=True, metavar="KEY=VALUE", callback=options.entries,
@@ -182,7 +183,7 @@ _STORE_HELP = "The live store, such as redis://HOST or shared:///PATH; else the 
 
 
 @headgate.command(help=f"Show what a live store holds of a KEY, under each limit of a POLICY file.\n\n{_KEY_HELP}")
-@click.argument("policy", type=click.Path(path_type=Path))
+@click.argument("policy", type=options.POLICY_FILE)
 @click.argument("key", nargs=-1, required=True)
 @click.option("--store", metavar="URL", help=_STORE_HELP)
 @click.option("--rule", metavar="NAME", help="Look at this rule alone.")
@@ -196,7 +197,7 @@ def inspect(policy: Path, key: tuple[str, ...], store: str | None, rule: str | N
 @headgate.command(
     help=f"Forget what a KEY used, in a live store, under the limits of a POLICY file.\n\n{_KEY_HELP}\n\n{_RESET_HELP}"
 )
-@click.argument("policy", type=click.Path(path_type=Path))
+@click.argument("policy", type=options.POLICY_FILE)
 @click.argument("key", nargs=-1, required=True)
 @click.option("--store", metavar="URL", help=_STORE_HELP)
 @click.option("--rule", metavar="NAME", help="Forget under this rule alone.")
@@ -207,7 +208,7 @@ def reset(policy: Path, key: tuple[str, ...], store: str | None, rule: str | Non
 
 
 @headgate.command()
-@click.argument("policy", type=click.Path(path_type=Path))
+@click.argument("policy", type=options.POLICY_FILE)
 @click.option("--users", required=True, type=click.IntRange(1, 10**12), help="How many are counted each for itself.")
 @click.option(
     "--rate", required=True, type=options.Finite(0, 10**9, min_open=True), metavar="R",
@@ -233,7 +234,7 @@ def _number(
 
 
 @headgate.command()
-@click.argument("policy", type=click.Path(path_type=Path), required=False)
+@click.argument("policy", type=options.POLICY_FILE, required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @_number("--port", default=8080, least=0, most=65535, help="0 takes a free one.")
 @click.option("--store", metavar="URL", help="A store in place of the policy's own, such as memory://?max_keys=100000.")
@@ -266,12 +267,12 @@ def _number(
     help="How long a connection stays open that nothing is asked on.",
 )  # fmt: skip
 @click.option(
-    "--tls-certificate", type=click.Path(path_type=Path), metavar="FILE",
+    "--tls-certificate", type=options.FILE_TO_READ, metavar="FILE",
     help="Serve HTTPS with this certificate and those that lead to its authority, in PEM.",
 )  # fmt: skip
-@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The key of that certificate, in PEM.")
+@click.option("--tls-key", type=options.FILE_TO_READ, metavar="FILE", help="The key of that certificate, in PEM.")
 @click.option(
-    "--tls-client-ca", type=click.Path(path_type=Path), metavar="FILE",
+    "--tls-client-ca", type=options.FILE_TO_READ, metavar="FILE",
     help="Let in no clients but those with a certificate of one of these authorities, in PEM.",
 )  # fmt: skip
 def serve(
@@ -332,8 +333,8 @@ def serve(
 
 @headgate.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option("--policy", required=True, type=click.Path(path_type=Path), help="The policy file (- is standard input).")
-@click.option("--compare", type=click.Path(path_type=Path), help="Another policy file, to see where the two differ.")
+@click.option("--policy", required=True, type=options.POLICY_FILE, help="The policy file (- is standard input).")
+@click.option("--compare", type=options.POLICY_FILE, help="Another policy file, to see where the two differ.")
 @click.option(
     "--format", default="auto", show_default=True, type=click.Choice(["auto", "common", "json", "csv", "tsv", "w3c"]),
     help="common is also combined and their kin.",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from headgate.cli import llm_keys, llm_replay, llm_report, llm_serve
+from headgate.cli.group import Group
 
 
-@click.group()
+@click.group(cls=Group)
 def llm() -> None:
     """Budgets of language models: a proxy, its keys, the books of what calls held, used and cost; traces replayed."""
 

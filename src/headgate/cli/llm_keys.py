@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import click
 
+from headgate.cli.group import Group
 from headgate.clock import SYSTEM_CLOCK
 from headgate.errors import ConfigError
 from headgate.periods import parse_period
@@ -19,7 +20,7 @@ _WHERE = click.option(
 _SHORT_PERIOD = re.compile(r"([0-9]+) ?([a-z]+)")
 
 
-@click.group()
+@click.group(cls=Group)
 def key() -> None:
     """Make, list and revoke the keys by which users call the proxy."""
 

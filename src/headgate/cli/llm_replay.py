@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from headgate.cli import options
 from headgate.cli.output_files import page_file, write_report
 from headgate.cli.terminal import printable
 from headgate.errors import ConfigError
@@ -30,8 +31,8 @@ def _columns(context: click.Context, parameter: click.Parameter, values: tuple[s
 
 
 @click.command()
-@click.argument("policy", type=click.Path(path_type=Path))
-@click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("policy", type=options.POLICY_FILE)
+@click.argument("trace", type=options.FILE_TO_READ)
 @click.option("--model", default="", metavar="NAME", help="The model of calls whose row names none.")
 @click.option(
     "--column", "columns", multiple=True, metavar="WHAT=COLUMN", callback=_columns,

@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from headgate.llm_proxy.own_key import KeyFinder
 
 _SHORTEST_HANG_S = 3
-_FILE = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("policy", type=_FILE, required=False)
-@click.option("--providers", type=_FILE, help="The file that names the providers.")
+@click.argument("policy", type=options.POLICY_FILE, required=False)
+@click.option("--providers", type=options.FILE_TO_READ, help="The file that names the providers.")
 @click.option("--keys", metavar="PLACE", help="The proxy's own keys, as `headgate llm key create` was told.")
 @click.option("--no-keys", is_flag=True, help="Let anybody call who reaches the port.")
 @click.option("--example", is_flag=True, help="Serve a built-in provider that echoes, under a budget soon spent.")

@@ -20,7 +20,7 @@ from headgate.errors import ConfigError
 
 
 @click.command()
-@click.argument("policy", type=click.Path(path_type=Path))
+@click.argument("policy", type=options.POLICY_FILE)
 @click.option("--queue", "queue_url", required=True, metavar="URL", help="The Redis or Valkey that has the jobs.")
 @click.option("--name", default="jobs", show_default=True, help="The queue's name there.")
 @click.option("--provider", metavar="URL", help="Send jobs to this API, such as https://api.openai.com/v1.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from ipaddress import ip_address
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.core import ParameterSource
 
 from headgate.policy.client_address import UNIX
 from headgate.policy.descriptor import MOST_ENTRIES, REMOTE_ADDRESS, Descriptor
+from headgate.policy.policy_file import reads_as_limits
 from headgate.policy.request import Request
 
 if TYPE_CHECKING:
@@ -31,6 +33,26 @@ class Finite(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is no number", param, ctx)
         return number
+
+
+class PolicyFile(click.Path):
+    """The file of a policy; for limits in its place it shows the file that they are written in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and reads_as_limits(value) and not os.path.lexists(value):
+            limits = value if value.isprintable() and len(value) <= 60 else "100/minute"
+            self.fail(
+                f"{value[:60]!r} is no file and reads as limits. A policy file has limits in rules:\n"
+                f"  version: 1\n  rules:\n    - {{name: all, by: [ip], limits: {limits}}}",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
+# Whether a file can be read shows as it is read: with status 1, and for each of several files by itself.
+POLICY_FILE = PolicyFile(path_type=Path, readable=False)
+FILE_TO_READ = click.Path(path_type=Path, readable=False)
 
 
 def method(context: click.Context, parameter: click.Parameter, value: str) -> str:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import click
 
 from headgate.amounts import amount_text
+from headgate.cli.group import Group
 from headgate.errors import ConfigError
 from headgate.keys import Key
 from headgate.limit_text import parse_limits
@@ -16,7 +17,7 @@ from headgate.stores.url import existing_zone
 _KEY_HELP = "KEY is a text; several are the parts of one key, such as those of a rule that counts by two identities."
 
 
-@click.group()
+@click.group(cls=Group)
 def zone() -> None:
     """Look into the zone of a shared store (its PATH, or its shared:// URL) while others use it."""
 

@@ -33,7 +33,7 @@ try:
     from prometheus_client.multiprocess import MultiProcessCollector
     from prometheus_client.registry import Collector
 except ImportError as error:
-    raise MissingExtraError("metrics for Prometheus", extra="service", why=error) from error
+    raise MissingExtraError("a page of metrics for Prometheus", extra="service", why=error) from error
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NO_RULE = "none"

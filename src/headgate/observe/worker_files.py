@@ -14,7 +14,7 @@ try:
     from prometheus_client import values
     from prometheus_client.mmap_dict import MmapedDict
 except ImportError as error:
-    raise MissingExtraError("metrics for Prometheus", extra="service", why=error) from error
+    raise MissingExtraError("a page of metrics for Prometheus", extra="service", why=error) from error
 
 log = logging.getLogger("headgate")
 

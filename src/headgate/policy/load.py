@@ -147,6 +147,8 @@ def _empty_fields(document: Document, told: Collection[Path]) -> Iterator[Proble
 
 def _unknown_field(path: Path) -> str:
     name = str(path[-1])
+    if name == "<<":
+        return "no such field: << merges nothing here; write the fields out, or repeat single values by *aliases"
     model = _model_at(path[:-1])
     known = [field.alias or own for own, field in model.model_fields.items()] if model else []
     close = get_close_matches(name, known, n=1, cutoff=0.6)

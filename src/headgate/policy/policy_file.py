@@ -47,12 +47,17 @@ def check_path(path: str | os.PathLike[str], error: OSError) -> None:
         return
     if "\n" in path or path.lstrip().startswith("{"):
         wrong = "this text is that of a policy: write it to a file, or give its values"
-    elif _LIKE_LIMITS.match(path) and not Path(path).suffix:
+    elif reads_as_limits(path):
         told = f'"{path:.60}"'
         wrong = f"{told} is no file and reads as limits: give a middleware limits={told}, or use Limiter({told})"
     else:
         return
     raise ConfigError(f"a policy is the path of a file, its values or a Policy; {wrong}") from error
+
+
+def reads_as_limits(path: str) -> bool:
+    """Whether a path is rather the text of limits, such as 5/minute, given in place of a policy that has them."""
+    return _LIKE_LIMITS.match(path) is not None and not Path(path).suffix
 
 
 def is_read_once(file: Path) -> bool:

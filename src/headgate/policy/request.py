@@ -76,7 +76,11 @@ class Request:
             "".join((method, path, client_ip, host, endpoint))  # only texts can be joined
         except TypeError:
             raise ArgumentError("method, path, client_ip, host and endpoint of a request are text") from None
-        self.method = method if method.isupper() else method.upper()
+        if not method.isupper():
+            if method.startswith("/") and type(self) is Request:
+                raise ArgumentError(f"a request is Request(method, path), and {method[:60]!r} is a path, not a method")
+            method = method.upper()
+        self.method = method
         self.path = path
         self.client_ip = client_ip
         self.endpoint = endpoint

@@ -22,7 +22,7 @@ from headgate.policy.identity import Parts
 from headgate.policy.matching import Candidate, Candidates, Kind, Matcher
 from headgate.policy.request import Request
 from headgate.policy.rule_costs import charged
-from headgate.policy.subject import Subject
+from headgate.policy.subject import Subject, check_subject
 
 _MOST_PLANS = 8192
 _LAST_PLACE = (1 << 16) - 1
@@ -162,36 +162,40 @@ class Resolver:
 
         The limits are `Settled` where no rule applies, or where a rule insists on an identity that is missing.
         """
-        path = subject.path
-        if "?" in path:
-            path = path.partition("?")[0]
-        host = subject.host if self._looks_at_hosts else ""
-        plan = self._plans.get((subject.method, host, path, ruleset))
-        if plan is None:
-            plan = self._plan(subject.method, host, path, ruleset)
-        selection = plan.always
-        if selection is None:
-            selection = self._select(plan, subject)
-        asked = selection.asked
-        if asked is None:
-            asked = self._asked_for(selection, subject)
-        bound, usual, units, spread, rules, numbers = asked
-        if cost is not _ONE:
-            usual = charged(usual, units, cost, self.units)
-        if selection.only is not None:
-            parts = selection.only(subject)
-            if parts:
-                return bound, usual.with_key(parts), rules, units
-        else:
-            found: list[Any] = [extract(subject) for extract in selection.extractors]
-            if all(found):
-                for one, other in selection.joins:
-                    found.append(found[one] + found[other])
-                return bound, usual.with_keys(found if spread is None else spread(found)), rules, units
-        whole: Keys = tuple([whole_key(subject) for whole_key in selection.whole_keys])
-        keys: Any = tuple([whole[number] for number in numbers])
-        asked_of = bound if all(whole) else self._refusal(selection.rules, tuple([key is None for key in whole]))
-        return asked_of, usual.with_keys(keys), rules, units
+        try:
+            path = subject.path
+            if "?" in path:
+                path = path.partition("?")[0]
+            host = subject.host if self._looks_at_hosts else ""
+            plan = self._plans.get((subject.method, host, path, ruleset))
+            if plan is None:
+                plan = self._plan(subject.method, host, path, ruleset)
+            selection = plan.always
+            if selection is None:
+                selection = self._select(plan, subject)
+            asked = selection.asked
+            if asked is None:
+                asked = self._asked_for(selection, subject)
+            bound, usual, units, spread, rules, numbers = asked
+            if cost is not _ONE:
+                usual = charged(usual, units, cost, self.units)
+            if selection.only is not None:
+                parts = selection.only(subject)
+                if parts:
+                    return bound, usual.with_key(parts), rules, units
+            else:
+                found: list[Any] = [extract(subject) for extract in selection.extractors]
+                if all(found):
+                    for one, other in selection.joins:
+                        found.append(found[one] + found[other])
+                    return bound, usual.with_keys(found if spread is None else spread(found)), rules, units
+            whole: Keys = tuple([whole_key(subject) for whole_key in selection.whole_keys])
+            keys: Any = tuple([whole[number] for number in numbers])
+            asked_of = bound if all(whole) else self._refusal(selection.rules, tuple([key is None for key in whole]))
+            return asked_of, usual.with_keys(keys), rules, units
+        except AttributeError as error:
+            check_subject(subject, error)
+            raise
 
     def decide(self, subject: Subject, cost: Cost, ruleset: str, commit: bool) -> Any:
         """A decision, charged where that is meant; an awaitable where the store waits for I/O."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from headgate.errors import ArgumentError
+
 
 class Repeated(str):
     """Text of what was sent several times with different values, of which none is the one value.
@@ -89,3 +91,14 @@ class Subject(Protocol):
     def attribute(self, name: str) -> str:
         """What a call that is no HTTP request tells of itself, as its user or its model; "" for what it does not."""
         ...
+
+
+def check_subject(subject: object, error: AttributeError) -> None:
+    """Raise ArgumentError, and say what is asked about, for what is no subject, such as the request of a framework."""
+    if not all(hasattr(type(subject), name) for name in ("header", "query", "entry", "attribute")):
+        kind = type(subject)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        raise ArgumentError(
+            f"a gate is asked about a headgate.Request or a Descriptor, not about a {name}: "
+            "write Request(method, path, headers=..., client_ip=...)"
+        ) from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from contextlib import suppress
 
@@ -12,6 +14,12 @@ BACKLOG = 2048
 
 _CLOSED_WITHIN_S = 0.05
 """How long an event loop may take to close a listening socket, once it is told to."""
+
+_WOULD_BE_RIGHT = {
+    errno.EADDRINUSE: "another program listens there: choose another --port, or 0 for a free one",
+    errno.EADDRNOTAVAIL: "this host has no such address: choose another --host",
+    errno.EACCES: "this user may not listen there: choose a --port from 1024 on",
+}
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -72,12 +80,21 @@ def _host_text(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
+def _reason(error: OSError | OverflowError) -> str:
+    """Why a port cannot be had, and what would be right."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    if hint := _WOULD_BE_RIGHT.get(error.errno):
+        return f"{os.strerror(error.errno)}; {hint}"
+    return error.strerror or str(error)
+
+
 def _listener(host: str, port: int, *, shared: bool) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {_host_text(host)}:{port}: {error}") from error
+        raise ConfigError(f"cannot listen on {_host_text(host)}:{port}: {_reason(error)}") from error
     except UnicodeError as error:
         reason = "that is no name of a host: each part between dots has 1 to 63 characters"
         raise ConfigError(f"cannot listen on {_host_text(host)}:{port}: {reason}") from error

@@ -27,6 +27,7 @@ from headgate.http.server.options import (
     Response,
     RouteOptions,
     check_limits,
+    check_names,
     function_of,
 )
 from headgate.http.server.request_limits import Asked, Charge, RequestLimits
@@ -97,9 +98,7 @@ class Enforcer:
         websockets: bool = False,
         asked_by: str = "",
     ) -> None:
-        unknown = set(options) - set(Options.__annotations__) - set(RouteOptions.__annotations__ if routed else ())
-        if unknown:
-            raise TypeError(f"no option is named {', '.join(sorted(unknown))}")
+        check_names(options, {*Options.__annotations__, *(RouteOptions.__annotations__ if routed else ())})
         told = given_own(options)
         if (policy is None) == (told.get("limits") is None):
             raise ConfigError("give a policy (a file, its values, or a gate), or limits; one of the two")

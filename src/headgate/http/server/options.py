@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
@@ -166,6 +167,15 @@ class RouteOptions(Counting, total=False):
 
     store: str | Store
     """Where states are, a URL or a store [one in memory that belongs to the application]."""
+
+
+def check_names(options: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError for names that are those of no option, and say which may be meant."""
+    known = sorted(known)
+    if unknown := sorted(set(options).difference(known)):
+        near = [close for name in unknown for close in get_close_matches(name, known, n=1)]
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise TypeError(f"no option is named {', '.join(unknown)}{hint}")
 
 
 def check_fallback(fallback: T) -> T:

@@ -18,7 +18,7 @@ from headgate.errors import ConfigError
 from headgate.http.server.attached import Attached
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.held import NEEDS_ASYNCIO
-from headgate.http.server.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits
+from headgate.http.server.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits, check_names
 from headgate.http.server.web_gates import NOWHERE
 from headgate.policy.gate import AsyncGate
 from headgate.stores.protocol import Store, warm_up_async
@@ -88,9 +88,7 @@ class RouteLimits:
     """
 
     def __init__(self, defaults: RouteOptions, *, asynchronous: bool) -> None:
-        unknown = set(defaults) - set(RouteOptions.__annotations__)
-        if unknown:
-            raise TypeError(f"no option is named {', '.join(sorted(unknown))}")
+        check_names(defaults, RouteOptions.__annotations__)
         self._defaults = defaults
         self._asynchronous = asynchronous
         self._opened: dict[str, Store] = {}

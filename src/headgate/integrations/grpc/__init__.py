@@ -12,7 +12,7 @@ from headgate.errors import MissingExtraError
 try:
     import grpc  # noqa: F401
 except ModuleNotFoundError as error:
-    raise MissingExtraError("the interceptors for gRPC", extra="grpc") from error
+    raise MissingExtraError("the integration of gRPC", extra="grpc") from error
 
 from headgate.integrations.grpc.calls import GrpcRequest
 from headgate.integrations.grpc.server import AsyncRateLimitInterceptor, GrpcOptions, Methods, RateLimitInterceptor

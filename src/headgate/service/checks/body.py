@@ -179,10 +179,12 @@ def read_check(place: str, value: dict[str, Any]) -> Check:
             raise no_such_field(place, name, _FIELDS)
         else:
             arguments[name] = field.read(f"{place}.{name}", given)
+    method = arguments.pop("method", "GET")  # one that a client made up is counted, not refused
     try:
         request = Request(**arguments)
     except ArgumentError as error:
         raise BadBody(f"{place}: {error}") from None
+    request.method = method.upper()
     return Check(request, _read_cost(place, value))
 
 
