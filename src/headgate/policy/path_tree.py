@@ -91,6 +91,7 @@ class PathTree:
         """The match of a path that has too many forms to be meant: it meets all rules, and no exemption."""
 
         self._several: dict[tuple[PathMatch, ...], PathMatch] = {}
+        self._rooted: dict[tuple[PathMatch, PathMatch], PathMatch] = {}
 
     def add(self, template: str, owner: int) -> None:
         """Let `owner` be found by paths that match `template`."""
@@ -111,6 +112,7 @@ class PathTree:
         self._all = self._start = None
         self._states = 0
         self._several = {}
+        self._rooted = {}
 
     def match(self, path: str) -> PathMatch:
         """Whose templates match a path."""
@@ -128,6 +130,18 @@ class PathTree:
             if len(self._several) < _MOST_STATES:
                 self._several[matches] = several
         return several
+
+    def match_rooted(self, path: str, inner: str) -> PathMatch:
+        """Whose templates match a path or, but for `surely`, what an application makes of it, which is `inner`."""
+        sent, other = self.match(path), self.match(inner)
+        if sent is other:
+            return sent
+        rooted = self._rooted.get((sent, other))
+        if rooted is None:
+            rooted = PathMatch({**other.found, **sent.found}, sent.surely)
+            if len(self._rooted) < _MOST_STATES:
+                self._rooted[sent, other] = rooted
+        return rooted
 
     def find(self, path: str) -> Mapping[int, str]:
         """The owners whose templates match a path in any form, each with the most literal that does."""

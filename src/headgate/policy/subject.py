@@ -32,6 +32,23 @@ REPEATED = Repeated("repeated")
 """The value of a header, cookie or parameter where it is not known which of its values the application reads."""
 
 
+class RootedPath(str):
+    """A path, as it was sent, that begins with the root path of its application: routes are found without that, too.
+
+    A rule is for it in either form; whether it is exempt, it tells as it was sent.
+    """
+
+    __slots__ = ("inner",)
+
+    inner: str
+    """The path without the root path and without a query."""
+
+    def __new__(cls, text: str, inner: str) -> RootedPath:
+        self = super().__new__(cls, text)
+        self.inner = inner
+        return self
+
+
 class Subject(Protocol):
     """What the evaluation of a policy reads; nothing in it is trusted."""
 
@@ -42,7 +59,7 @@ class Subject(Protocol):
 
     @property
     def path(self) -> str:
-        """The path as it was sent, with its query."""
+        """The path as it was sent, with its query; a `RootedPath` where an application may read it in two ways."""
         ...
 
     @property

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from headgate.http.server.asgi_messages import Scope
 from headgate.http.server.client_watch import DEPARTURE
 from headgate.policy.request import Request, header_name, joined, one_value, target_text
+from headgate.policy.subject import RootedPath
 
 _IN_A_PATH = "/:@!$&'()*+,;=~"
 
@@ -50,7 +51,9 @@ class AsgiRequest(Request):
         if whole is None:
             sent, asked = self.scope.get("raw_path"), self.scope.get("query_string")
             path = target_text(sent) if sent else quote(self.scope["path"], safe=_IN_A_PATH)
-            whole = self._path = f"{path}?{target_text(asked)}" if asked else path
+            whole = f"{path}?{target_text(asked)}" if asked else path
+            inner = inner_path(self.scope)
+            self._path = whole = RootedPath(whole, inner) if inner else whole
         return whole
 
     @property
@@ -75,6 +78,21 @@ class AsgiRequest(Request):
     def host(self) -> str:  # type: ignore[override]
         """What the request names as its host."""
         return self.headers.get("host", "")
+
+
+def inner_path(scope: Scope) -> str:
+    """The path without the root path before it, percent-encoded; "" where it does not begin with one.
+
+    The root path of a server or of FastAPI may be before the paths of a scope or not: frameworks find the same route.
+    What a mount of Starlette adds to it is before all paths that come there.
+    """
+    root: str = scope.get("root_path") or ""
+    if root:
+        root = scope.get("app_root_path", root)
+    if not root or not scope["path"].startswith(root):
+        return ""
+    inner: str = scope["path"][len(root) :]
+    return "" if inner and inner[0] != "/" else quote(inner, safe=_IN_A_PATH) or "/"
 
 
 class ScopeHeaders(Mapping[str, str]):

@@ -26,3 +26,12 @@ def behind(app: Any) -> Iterator[object]:
 def is_before(kind: type, app: Any) -> bool:
     """Whether a middleware of this kind is an application, stands behind it, or is to be built there."""
     return any(isinstance(part, kind) or (isclass(part) and issubclass(part, kind)) for part in behind(app))
+
+
+def root_path_of(app: Any) -> str:
+    """The root path that an application behind a middleware writes into each scope, as FastAPI does with its own."""
+    for part in behind(app):
+        root = getattr(part, "root_path", "")
+        if isinstance(root, str) and root:
+            return root
+    return ""

@@ -18,6 +18,7 @@ from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.site import NotThereYet
 from headgate.policy.request import Request
 from headgate.policy.sent_values import sent_text
+from headgate.policy.subject import RootedPath
 from headgate.waiting.departure import Departure
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -87,7 +88,9 @@ class DjangoRequest(Request):
         """As it was sent, with its query: what Django has decoded is encoded again."""
         if not self._path:
             path, asked = quote(self.django.path, safe=_IN_A_PATH) or "/", self.django.META.get("QUERY_STRING", "")
-            self._path = f"{path}?{asked}" if asked else path
+            whole = f"{path}?{asked}" if asked else path
+            inner = quote(self.django.path_info, safe=_IN_A_PATH) or "/"
+            self._path = RootedPath(whole, inner) if _is_rooted(self.django) else whole
         return self._path
 
     @property
@@ -151,10 +154,20 @@ def environ_of(request: Any) -> Any:
     Middlewares replace methods and paths, and text beyond ASCII is encoded in META in more than one way.
     """
     meta, method, path = request.META, request.method, request.path
-    if not method or method != meta.get("REQUEST_METHOD") or not path.isascii():
+    if not method or method != meta.get("REQUEST_METHOD") or not path.isascii() or _is_rooted(request):
         return None
     mount, rest = meta.get("SCRIPT_NAME"), meta.get("PATH_INFO")
     return meta if path == (rest if mount == "" else f"{mount}{rest}") else None
+
+
+def _is_rooted(request: Any) -> bool:
+    """Whether the path begins with the root path of the site, as in a scope of ASGI it may or may not.
+
+    What a mount of Starlette adds to that is before all paths that come there.
+    """
+    if request.path == request.path_info or not hasattr(request, "scope"):
+        return False
+    return bool(request.scope.get("app_root_path") != "")
 
 
 def _user_of(request: Any) -> Any:
