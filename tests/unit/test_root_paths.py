@@ -17,6 +17,7 @@ import django_configured  # noqa: F401 - what follows asks for its settings
 from django.core.handlers.asgi import ASGIRequest  # type: ignore[import-untyped]
 from django.test import RequestFactory  # type: ignore[import-untyped]
 from fastapi import FastAPI
+from litestar import Litestar, get
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
@@ -26,6 +27,7 @@ from headgate import Gate
 from headgate.http.asgi import RateLimitMiddleware
 from headgate.integrations.django import DjangoRequest
 from headgate.integrations.fastapi import RateLimitMiddleware as FastAPIMiddleware
+from headgate.integrations.litestar import RateLimitPlugin
 from headgate.testing import ManualClock
 
 POLICY = {
@@ -68,9 +70,10 @@ def of_the_server(root_path: str) -> Any:
     return served
 
 
-def statuses(app: Any, *paths: str) -> list[int]:
+def statuses(app: Any, *paths: str, root_path: str = "") -> list[int]:
     async def ask() -> list[int]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop.example") as client:
+        transport = httpx.ASGITransport(app, root_path=root_path)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as client:
             return [(await client.get(path)).status_code for path in paths]
 
     return asyncio.run(ask())
@@ -106,6 +109,16 @@ def test_the_path_of_a_mount_is_no_root_path() -> None:
     limited = [Middleware(RateLimitMiddleware, policy=POLICY, clock=ManualClock())]
     app = Starlette(routes=[Mount("/admin", routes=[Route("/login", login)], middleware=limited)])
     assert statuses(app, "/admin/login", "/admin/login") == [200, 200]
+
+
+def test_litestar_finds_a_route_after_the_root_path_wherever_that_is_and_so_does_its_rule() -> None:
+    @get("/login")
+    async def login() -> str:
+        return "here"
+
+    for path in ("/login", "/shop/login", "/x/shop/login", "/shoplogin", "/%73hop//login"):
+        app = Litestar([login], plugins=[RateLimitPlugin(policy=POLICY, clock=ManualClock())])
+        assert statuses(app, path, path, root_path="/shop") == [200, 429], path
 
 
 def test_django_on_asgi_finds_a_view_by_both_paths_and_so_does_its_rule() -> None:

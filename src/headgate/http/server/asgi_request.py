@@ -11,7 +11,7 @@ from headgate.http.server.client_watch import DEPARTURE
 from headgate.policy.request import Request, header_name, joined, one_value, target_text
 from headgate.policy.subject import RootedPath
 
-_IN_A_PATH = "/:@!$&'()*+,;=~"
+IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
 class AsgiRequest(Request):
@@ -50,11 +50,15 @@ class AsgiRequest(Request):
         whole = self._path
         if whole is None:
             sent, asked = self.scope.get("raw_path"), self.scope.get("query_string")
-            path = target_text(sent) if sent else quote(self.scope["path"], safe=_IN_A_PATH)
+            path = target_text(sent) if sent else quote(self.scope["path"], safe=IN_A_PATH)
             whole = f"{path}?{target_text(asked)}" if asked else path
-            inner = inner_path(self.scope)
+            inner = self.inner_path()
             self._path = whole = RootedPath(whole, inner) if inner else whole
         return whole
+
+    def inner_path(self) -> str:
+        """`RootedPath.inner` of its path, "" where that begins with no root path."""
+        return inner_path(self.scope)
 
     @property
     def client_ip(self) -> str:  # type: ignore[override]
@@ -92,7 +96,7 @@ def inner_path(scope: Scope) -> str:
     if not root or not scope["path"].startswith(root):
         return ""
     inner: str = scope["path"][len(root) :]
-    return "" if inner and inner[0] != "/" else quote(inner, safe=_IN_A_PATH) or "/"
+    return "" if inner and inner[0] != "/" else quote(inner, safe=IN_A_PATH) or "/"
 
 
 class ScopeHeaders(Mapping[str, str]):

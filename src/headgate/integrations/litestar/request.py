@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from litestar.connection import ASGIConnection
 
 from headgate.http.server.asgi_messages import Scope
-from headgate.http.server.asgi_request import AsgiRequest
+from headgate.http.server.asgi_request import IN_A_PATH, AsgiRequest
 from headgate.http.server.functions import request_of
 from headgate.policy.request import one_of_values
 from headgate.policy.sent_values import sent_text
@@ -37,6 +37,12 @@ class LitestarRequest(AsgiRequest):
             kind = app.websocket_class if self.scope["type"] == "websocket" else app.request_class
             self._own = kind(self.scope)
         return self._own
+
+    def inner_path(self) -> str:
+        """What comes after the root path, wherever that is: so Litestar finds routes, and has `path` without it."""
+        sent, root = self.scope.get("raw_path"), self.scope.get("root_path")
+        path = unquote(sent.decode("latin-1")) if sent else self.scope["path"]
+        return quote(path.partition(root)[2], safe=IN_A_PATH) or "/" if root and root in path else ""
 
     def cookie(self, name: str) -> str:
         """As `request.cookies.get`, and as a handler's parameter."""
