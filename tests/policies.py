@@ -297,6 +297,8 @@ def environs(draw: st.DrawFn) -> dict[str, Any]:
         "REMOTE_ADDR": draw(st.sampled_from(ADDRESSES)),
         "SERVER_NAME": draw(st.sampled_from(["shop.test", "a.example.com"])),
     }
+    if draw(st.sampled_from([False, False, True])):  # what gunicorn takes for the mount
+        environ["HTTP_SCRIPT_NAME"] = draw(st.sampled_from(["", "/api", "/x,/api", "/", "x", "\xe9"]))
     for name, value in draw(HEADERS):
         upper = name.upper().replace("-", "_")
         environ[upper if upper in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{upper}"] = value

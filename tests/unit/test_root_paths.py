@@ -15,6 +15,7 @@ import django_configured  # noqa: F401 - what follows asks for its settings
 # isort: split
 
 from django.core.handlers.asgi import ASGIRequest  # type: ignore[import-untyped]
+from django.core.handlers.wsgi import WSGIRequest  # type: ignore[import-untyped]
 from django.test import RequestFactory  # type: ignore[import-untyped]
 from fastapi import FastAPI
 from litestar import Litestar, get
@@ -24,9 +25,12 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 from headgate import Gate
+from headgate.http import wsgi
 from headgate.http.asgi import RateLimitMiddleware
+from headgate.http.wsgi import WsgiRequest
 from headgate.integrations.django import DjangoRequest
 from headgate.integrations.fastapi import RateLimitMiddleware as FastAPIMiddleware
+from headgate.integrations.flask import RateLimitMiddleware as FlaskMiddleware
 from headgate.integrations.litestar import RateLimitPlugin
 from headgate.testing import ManualClock
 
@@ -134,3 +138,38 @@ def test_django_on_asgi_finds_a_view_by_both_paths_and_so_does_its_rule() -> Non
     assert mounted == [True, True], "a mount of Starlette"
     wsgi = [RequestFactory(SCRIPT_NAME="/shop").get("/login") for _ in range(2)]
     assert all(gate.hit(DjangoRequest(request)) for request in wsgi), "WSGI has the whole path: /shop/login"
+
+
+@pytest.mark.parametrize("told", ["/a1", "/a1/", "/", "/other,/a1"])
+def test_no_mount_that_a_header_tells_slips_past_a_rule(told: str) -> None:
+    """As gunicorn has it behind a proxy that passes on SCRIPT_NAME."""
+    mount = told.rpartition(",")[2]
+    environ = {**RequestFactory().get("/").environ, "HTTP_SCRIPT_NAME": told, "SCRIPT_NAME": mount}
+    path = "login" if mount.endswith("/") else "/login"
+
+    def start_response(status: str, headers: list[tuple[str, str]]) -> None:
+        seen.append(status)
+
+    def site(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [])
+        return [b"here"]
+
+    for limited in (wsgi.RateLimitMiddleware, FlaskMiddleware):
+        app = limited(site, policy=POLICY, clock=ManualClock())
+        seen: list[str] = []
+        for asked in (environ | {"PATH_INFO": path}, environ | {"PATH_INFO": path}):
+            app(asked, start_response)
+        assert seen == ["200 OK", "429 Too Many Requests"], limited
+        inside = environ | {"SCRIPT_NAME": f"{mount}/shop", "PATH_INFO": "/search"}  # an application mounted further in
+        app(inside, start_response)
+        app(inside, start_response)
+        assert seen[2:] == ["200 OK", "429 Too Many Requests"], limited
+    gate = Gate(POLICY, clock=ManualClock())
+    asked = environ | {"PATH_INFO": path}
+    assert [bool(gate.hit(DjangoRequest(WSGIRequest(dict(asked))))) for _ in range(2)] == [True, False]
+
+
+def test_a_header_that_is_no_mount_changes_no_path() -> None:
+    gate = Gate(POLICY, clock=ManualClock())
+    environ = {**RequestFactory().get("/login").environ, "SCRIPT_NAME": "/shop", "HTTP_SCRIPT_NAME": "/other"}
+    assert all(gate.hit(WsgiRequest(dict(environ))) for _ in range(2))

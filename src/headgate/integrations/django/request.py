@@ -13,7 +13,7 @@ from django.utils.functional import LazyObject, empty  # type: ignore[import-unt
 
 from headgate.errors import ConfigError
 from headgate.http.server.functions import portable_here, request_of
-from headgate.http.wsgi import EnvironHeaders
+from headgate.http.wsgi import EnvironHeaders, inner_path
 from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.site import NotThereYet
 from headgate.policy.request import Request
@@ -89,8 +89,8 @@ class DjangoRequest(Request):
         if not self._path:
             path, asked = quote(self.django.path, safe=_IN_A_PATH) or "/", self.django.META.get("QUERY_STRING", "")
             whole = f"{path}?{asked}" if asked else path
-            inner = quote(self.django.path_info, safe=_IN_A_PATH) or "/"
-            self._path = RootedPath(whole, inner) if _is_rooted(self.django) else whole
+            inner = _inner_path(self.django)
+            self._path = RootedPath(whole, inner) if inner else whole
         return self._path
 
     @property
@@ -154,20 +154,22 @@ def environ_of(request: Any) -> Any:
     Middlewares replace methods and paths, and text beyond ASCII is encoded in META in more than one way.
     """
     meta, method, path = request.META, request.method, request.path
-    if not method or method != meta.get("REQUEST_METHOD") or not path.isascii() or _is_rooted(request):
+    if not method or method != meta.get("REQUEST_METHOD") or not path.isascii() or _inner_path(request):
         return None
     mount, rest = meta.get("SCRIPT_NAME"), meta.get("PATH_INFO")
     return meta if path == (rest if mount == "" else f"{mount}{rest}") else None
 
 
-def _is_rooted(request: Any) -> bool:
-    """Whether the path begins with the root path of the site, as in a scope of ASGI it may or may not.
+def _inner_path(request: Any) -> str:
+    """The path without the root path of the site, which in a scope of ASGI may be before it or not; see `RootedPath`.
 
-    What a mount of Starlette adds to that is before all paths that come there.
+    What a mount of Starlette adds to that is before all paths that come there. Under WSGI a header may tell a mount.
     """
-    if request.path == request.path_info or not hasattr(request, "scope"):
-        return False
-    return bool(request.scope.get("app_root_path") != "")
+    if request.path == request.path_info:
+        return ""
+    if not hasattr(request, "scope"):
+        return inner_path(request.META)
+    return "" if request.scope.get("app_root_path") == "" else quote(request.path_info, safe=_IN_A_PATH) or "/"
 
 
 def _user_of(request: Any) -> Any:
