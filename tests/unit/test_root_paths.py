@@ -95,6 +95,7 @@ def test_no_root_path_before_a_path_slips_past_its_rule(build: Callable[[str], A
 def test_a_rule_and_an_exemption_may_name_the_root_path(build: Callable[[str], Any]) -> None:
     app = build("/shop")
     assert statuses(app, "/shop/search", "/shop/search", "/shop/health", "/shop/health") == [200, 429, 200, 200]
+    assert statuses(build("/shop"), "/search", "/search", "/shop/search") == [200, 429, 429]
 
 
 def test_a_path_counts_under_one_template_with_and_without_the_root_path() -> None:
@@ -103,7 +104,7 @@ def test_a_path_counts_under_one_template_with_and_without_the_root_path() -> No
 
 def test_what_only_begins_like_the_root_path_is_another_path() -> None:
     app = of_the_server("/shop")
-    assert statuses(app, "/login", "/shopping/login", "/shoplogin") == [200, 404, 404]
+    assert statuses(app, "/login", "/shopping/login", "/x/shopping") == [200, 404, 404]
 
 
 def test_the_path_of_a_mount_is_no_root_path() -> None:
@@ -123,6 +124,10 @@ def test_litestar_finds_a_route_after_the_root_path_wherever_that_is_and_so_does
     for path in ("/login", "/shop/login", "/x/shop/login", "/shoplogin", "/%73hop//login"):
         app = Litestar([login], plugins=[RateLimitPlugin(policy=POLICY, clock=ManualClock())])
         assert statuses(app, path, path, root_path="/shop") == [200, 429], path
+    for outer in ("/x/shop/login", "/shoplogin"):
+        site: Any = Litestar([login])
+        limited = RateLimitMiddleware(site, policy=POLICY, clock=ManualClock())
+        assert statuses(limited, outer, outer, root_path="/shop") == [200, 429], outer
 
 
 def test_django_on_asgi_finds_a_view_by_both_paths_and_so_does_its_rule() -> None:
@@ -131,7 +136,7 @@ def test_django_on_asgi_finds_a_view_by_both_paths_and_so_does_its_rule() -> Non
         return bool(gate.hit(DjangoRequest(ASGIRequest(scope, None))))
 
     gate = Gate(POLICY, clock=ManualClock())
-    asked = [hit(gate, path, "/shop") for path in ("/login", "/shop/login", "/shop/search", "/shop/search")]
+    asked = [hit(gate, path, "/shop") for path in ("/login", "/shop/login", "/shop/search", "/search")]
     assert asked == [True, False, True, False]
     gate = Gate(POLICY, clock=ManualClock())
     mounted = [hit(gate, "/admin/login", "/admin", app_root_path="") for _ in range(2)]

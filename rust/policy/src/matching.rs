@@ -121,9 +121,9 @@ impl Matcher {
     #[inline]
     pub fn match_subject<S: Subject>(&self, subject: &S) -> Result<Matched<'_>, S::Error> {
         let matched = self.match_path(subject.path()?);
-        Ok(match subject.inner_path()? {
+        Ok(match subject.other_path()? {
             None => matched,
-            Some(inner) => rooted(matched, &self.match_path(&inner)),
+            Some(other) => rooted(matched, &self.match_path(&other)),
         })
     }
 

@@ -74,13 +74,13 @@ pub fn together<'t>(mut matches: Vec<Matched<'t>>) -> Matched<'t> {
     Matched { number: None, paths: Cow::Owned(PathMatch::new(&found, surely)), is_odd: true }
 }
 
-/// What matches a path or, but for what it surely matches, what an application makes of it.
+/// What matches a path or, but for what it surely matches, the one that an application may take it for.
 #[cold]
-pub fn rooted<'t>(sent: Matched<'t>, inner: &Matched<'_>) -> Matched<'t> {
-    if sent.paths == inner.paths {
+pub fn rooted<'t>(sent: Matched<'t>, other: &Matched<'_>) -> Matched<'t> {
+    if sent.paths == other.paths {
         return sent;
     }
-    let mut found: Found = inner.paths.found().iter().copied().collect();
+    let mut found: Found = other.paths.found().iter().copied().collect();
     found.extend(sent.paths.found().iter().copied());
     let paths = Cow::Owned(PathMatch::new(&found, sent.paths.surely().to_vec()));
     Matched { number: None, paths, is_odd: true }

@@ -63,9 +63,8 @@ pub trait Subject {
     /// The path as it was sent, with its query.
     fn path(&self) -> Result<&str, Self::Error>;
 
-    /// Of a path that begins with the root path of its application, the path without that; see `RootedPath` of
-    /// `headgate.policy.subject`.
-    fn inner_path(&self) -> Result<Option<Cow<'_, str>>, Self::Error> {
+    /// What else the path may be to its application; see `RootedPath` of `headgate.policy.subject`.
+    fn other_path(&self) -> Result<Option<Cow<'_, str>>, Self::Error> {
         Ok(None)
     }
 

@@ -122,7 +122,7 @@ impl Subject for EnvironSubject<'_, '_> {
 
     /// As `inner_path` of `headgate.http.wsgi` gives it.
     #[inline]
-    fn inner_path(&self) -> Result<Option<Cow<'_, str>>, Trouble> {
+    fn other_path(&self) -> Result<Option<Cow<'_, str>>, Trouble> {
         if !self.reading.reads_paths {
             return Ok(None);
         }

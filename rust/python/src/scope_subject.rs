@@ -219,24 +219,30 @@ impl Subject for ScopeSubject<'_, '_> {
         sent(&self.path, || self.target())?.as_str()
     }
 
-    /// As `inner_path` of `headgate.http.server.asgi_request` gives it.
+    /// The only one that `other_paths` of `headgate.http.server.asgi_request` gives; several are left to Python.
     #[inline]
-    fn inner_path(&self) -> Result<Option<Cow<'_, str>>, Trouble> {
+    fn other_path(&self) -> Result<Option<Cow<'_, str>>, Trouble> {
         if !self.reading.reads_paths {
             return Ok(None);
         }
         let Some(root) = self.root()? else {
             return Ok(None);
         };
+        let root = root.as_str()?;
         let path = Text::of(self.scope.get_item(intern!(self.scope.py(), "path"))?.ok_or(Trouble::Python)?)?;
-        Ok(match path.as_str()?.strip_prefix(root.as_str()?) {
-            Some(inner) if !root.as_str()?.is_empty() && matches!(inner.bytes().next(), None | Some(b'/')) => {
-                let mut text = String::new();
-                add_quoted_path(&mut text, inner.bytes());
-                Some(Cow::Owned(if text.is_empty() { "/".to_owned() } else { text }))
+        let path = path.as_str()?;
+        if root.bytes().all(|byte| byte == b'/') || !path.starts_with('/') {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        match path.find(root) {
+            None => add_quoted_path(&mut text, root.bytes().chain(path.bytes())),
+            Some(0) if matches!(path.as_bytes().get(root.len()), None | Some(b'/')) => {
+                add_quoted_path(&mut text, path.bytes().skip(root.len()));
             }
-            _ => None,
-        })
+            Some(_) => return Err(Trouble::Python),
+        }
+        Ok(Some(Cow::Owned(if text.is_empty() { "/".to_owned() } else { text })))
     }
 
     fn host(&self) -> Result<&str, Trouble> {

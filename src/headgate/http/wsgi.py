@@ -152,7 +152,7 @@ class WsgiRequest(Request):
             self.path += f"?{asked if asked.isascii() else target_text(asked.encode('latin-1', 'replace'))}"
         inner = inner_path(environ)
         if inner:
-            self.path = RootedPath(self.path, inner)
+            self.path = RootedPath(self.path, (inner,))
         self.client_ip = environ.get("REMOTE_ADDR", "")
         self.endpoint = endpoint  # a middleware stands before the routes, and knows none
 

@@ -167,7 +167,7 @@ class Matcher:
             method = ""
         hosts = frozenset(map(self._host_kind, hosts_of(host))) if host and self.looks_at_hosts else _NO_HOSTS
         if type(path) is RootedPath:
-            return method, hosts, self._paths.match_rooted(path.partition("?")[0], path.inner)
+            return method, hosts, self._paths.match_rooted(path.partition("?")[0], path.others)
         return method, hosts, self._paths.match(path)
 
     def candidates(self, kind: Kind, ruleset: str = ALL_RULES) -> Candidates:

@@ -91,7 +91,7 @@ class PathTree:
         """The match of a path that has too many forms to be meant: it meets all rules, and no exemption."""
 
         self._several: dict[tuple[PathMatch, ...], PathMatch] = {}
-        self._rooted: dict[tuple[PathMatch, PathMatch], PathMatch] = {}
+        self._rooted: dict[tuple[PathMatch, ...], PathMatch] = {}
 
     def add(self, template: str, owner: int) -> None:
         """Let `owner` be found by paths that match `template`."""
@@ -131,16 +131,16 @@ class PathTree:
                 self._several[matches] = several
         return several
 
-    def match_rooted(self, path: str, inner: str) -> PathMatch:
-        """Whose templates match a path or, but for `surely`, what an application makes of it, which is `inner`."""
-        sent, other = self.match(path), self.match(inner)
-        if sent is other:
-            return sent
-        rooted = self._rooted.get((sent, other))
+    def match_rooted(self, path: str, others: Sequence[str]) -> PathMatch:
+        """Whose templates match a path or, but for `surely`, one of those that an application may take it for."""
+        matches = tuple(dict.fromkeys(map(self.match, (path, *others))))
+        if len(matches) == 1:
+            return matches[0]
+        rooted = self._rooted.get(matches)
         if rooted is None:
-            rooted = PathMatch({**other.found, **sent.found}, sent.surely)
+            rooted = PathMatch(_together(matches).found, matches[0].surely)
             if len(self._rooted) < _MOST_STATES:
-                self._rooted[sent, other] = rooted
+                self._rooted[matches] = rooted
         return rooted
 
     def find(self, path: str) -> Mapping[int, str]:

@@ -33,19 +33,19 @@ REPEATED = Repeated("repeated")
 
 
 class RootedPath(str):
-    """A path, as it was sent, that begins with the root path of its application: routes are found without that, too.
+    """A path, as it was sent, to an application with a root path: routes are found with that before it, and without.
 
-    A rule is for it in either form; whether it is exempt, it tells as it was sent.
+    A rule is for it in any form; whether it is exempt, it tells as it was sent.
     """
 
-    __slots__ = ("inner",)
+    __slots__ = ("others",)
 
-    inner: str
-    """The path without the root path and without a query."""
+    others: tuple[str, ...]
+    """The other forms, each without a query."""
 
-    def __new__(cls, text: str, inner: str) -> RootedPath:
+    def __new__(cls, text: str, others: tuple[str, ...]) -> RootedPath:
         self = super().__new__(cls, text)
-        self.inner = inner
+        self.others = others
         return self
 
 

@@ -52,13 +52,17 @@ class AsgiRequest(Request):
             sent, asked = self.scope.get("raw_path"), self.scope.get("query_string")
             path = target_text(sent) if sent else quote(self.scope["path"], safe=IN_A_PATH)
             whole = f"{path}?{target_text(asked)}" if asked else path
-            inner = self.inner_path()
-            self._path = whole = RootedPath(whole, inner) if inner else whole
+            others = self.other_paths()
+            self._path = whole = RootedPath(whole, others) if others else whole
         return whole
 
-    def inner_path(self) -> str:
-        """`RootedPath.inner` of its path, "" where that begins with no root path."""
-        return inner_path(self.scope)
+    def other_paths(self) -> tuple[str, ...]:
+        """`RootedPath.others` of its path; () where its application has no root path.
+
+        What a mount of Starlette adds to that is before all paths that come there.
+        """
+        root = self.scope.get("root_path")
+        return other_paths(self.scope["path"], self.scope.get("app_root_path", root)) if root else ()
 
     @property
     def client_ip(self) -> str:  # type: ignore[override]
@@ -84,19 +88,22 @@ class AsgiRequest(Request):
         return self.headers.get("host", "")
 
 
-def inner_path(scope: Scope) -> str:
-    """The path without the root path before it, percent-encoded; "" where it does not begin with one.
+def other_paths(path: str, root: str) -> tuple[str, ...]:
+    """What frameworks may take a path for that was sent to an application with a root path, percent-encoded.
 
-    The root path of a server or of FastAPI may be before the paths of a scope or not: frameworks find the same route.
-    What a mount of Starlette adds to it is before all paths that come there.
+    The root path of a server or of FastAPI may be before the paths of a scope or not: the same route is found. Litestar
+    and Quart find it by what comes after the root path, wherever that is.
     """
-    root: str = scope.get("root_path") or ""
-    if root:
-        root = scope.get("app_root_path", root)
-    if not root or not scope["path"].startswith(root):
-        return ""
-    inner: str = scope["path"][len(root) :]
-    return "" if inner and inner[0] != "/" else quote(inner, safe=IN_A_PATH) or "/"
+    if not root.strip("/") or not path.startswith("/"):
+        return ()
+    before, found, inner = path.partition(root)
+    if not found:
+        forms = [root + path]
+    elif not before and inner[:1] in ("", "/"):
+        forms = [inner or "/"]
+    else:
+        forms = [inner or "/", root + inner, root + path]
+    return tuple(quote(form, safe=IN_A_PATH) for form in forms)
 
 
 class ScopeHeaders(Mapping[str, str]):

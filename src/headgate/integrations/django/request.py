@@ -89,8 +89,8 @@ class DjangoRequest(Request):
         if not self._path:
             path, asked = quote(self.django.path, safe=_IN_A_PATH) or "/", self.django.META.get("QUERY_STRING", "")
             whole = f"{path}?{asked}" if asked else path
-            inner = _inner_path(self.django)
-            self._path = RootedPath(whole, inner) if inner else whole
+            other = _other_path(self.django)
+            self._path = RootedPath(whole, (other,)) if other else whole
         return self._path
 
     @property
@@ -154,22 +154,24 @@ def environ_of(request: Any) -> Any:
     Middlewares replace methods and paths, and text beyond ASCII is encoded in META in more than one way.
     """
     meta, method, path = request.META, request.method, request.path
-    if not method or method != meta.get("REQUEST_METHOD") or not path.isascii() or _inner_path(request):
+    if not method or method != meta.get("REQUEST_METHOD") or not path.isascii() or _other_path(request):
         return None
     mount, rest = meta.get("SCRIPT_NAME"), meta.get("PATH_INFO")
     return meta if path == (rest if mount == "" else f"{mount}{rest}") else None
 
 
-def _inner_path(request: Any) -> str:
-    """The path without the root path of the site, which in a scope of ASGI may be before it or not; see `RootedPath`.
+def _other_path(request: Any) -> str:
+    """What else the path is to Django, "" for nothing: in a scope of ASGI the root path may be before it or not.
 
     What a mount of Starlette adds to that is before all paths that come there. Under WSGI a header may tell a mount.
     """
-    if request.path == request.path_info:
-        return ""
     if not hasattr(request, "scope"):
         return inner_path(request.META)
-    return "" if request.scope.get("app_root_path") == "" else quote(request.path_info, safe=_IN_A_PATH) or "/"
+    root = request.META["SCRIPT_NAME"]
+    if not root or request.scope.get("app_root_path") == "":
+        return ""
+    other = root + request.path if request.path == request.path_info else request.path_info
+    return quote(other, safe=_IN_A_PATH) or "/"
 
 
 def _user_of(request: Any) -> Any:

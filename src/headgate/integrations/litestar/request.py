@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from litestar.connection import ASGIConnection
 
 from headgate.http.server.asgi_messages import Scope
-from headgate.http.server.asgi_request import IN_A_PATH, AsgiRequest
+from headgate.http.server.asgi_request import AsgiRequest, other_paths
 from headgate.http.server.functions import request_of
 from headgate.policy.request import one_of_values
 from headgate.policy.sent_values import sent_text
@@ -38,11 +38,11 @@ class LitestarRequest(AsgiRequest):
             self._own = kind(self.scope)
         return self._own
 
-    def inner_path(self) -> str:
-        """What comes after the root path, wherever that is: so Litestar finds routes, and has `path` without it."""
+    def other_paths(self) -> tuple[str, ...]:
+        """Of the path as it was sent: Litestar has replaced `path` by what it found a route by."""
         sent, root = self.scope.get("raw_path"), self.scope.get("root_path")
         path = unquote(sent.decode("latin-1")) if sent else self.scope["path"]
-        return quote(path.partition(root)[2], safe=IN_A_PATH) or "/" if root and root in path else ""
+        return other_paths(path, root) if root else ()
 
     def cookie(self, name: str) -> str:
         """As `request.cookies.get`, and as a handler's parameter."""
