@@ -98,6 +98,18 @@ def test_a_rule_and_an_exemption_may_name_the_root_path(build: Callable[[str], A
     assert statuses(build("/shop"), "/search", "/search", "/shop/search") == [200, 429, 429]
 
 
+def test_the_folder_that_an_application_calls_its_root_path_is_none() -> None:
+    class Folder:
+        root_path = "/srv/shop"  # of Quart
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            assert scope["root_path"] == ""
+            await PlainTextResponse("here")(scope, receive, send)
+
+    app = RateLimitMiddleware(Folder(), policy=POLICY, clock=ManualClock())
+    assert statuses(app, "/login", "/srv/shop/login") == [200, 200]
+
+
 def test_a_path_counts_under_one_template_with_and_without_the_root_path() -> None:
     assert statuses(inside("/shop"), "/token/1", "/shop/token/2") == [200, 429]
 

@@ -92,7 +92,7 @@ def other_paths(path: str, root: str) -> tuple[str, ...]:
     """What frameworks may take a path for that was sent to an application with a root path, percent-encoded.
 
     The root path of a server or of FastAPI may be before the paths of a scope or not: the same route is found. Litestar
-    and Quart find it by what comes after the root path, wherever that is.
+    finds it by what comes after the root path wherever that is, Quart also where no slash comes after it.
     """
     if not root.strip("/") or not path.startswith("/"):
         return ()

@@ -29,9 +29,9 @@ def is_before(kind: type, app: Any) -> bool:
 
 
 def root_path_of(app: Any) -> str:
-    """The root path that an application behind a middleware writes into each scope, as FastAPI does with its own."""
-    for part in behind(app):
-        root = getattr(part, "root_path", "")
-        if isinstance(root, str) and root:
-            return root
-    return ""
+    """The root path that FastAPI behind a middleware writes into each scope, "" where there is none.
+
+    It is known by `root_path_in_servers`: what Quart calls its `root_path` is a folder.
+    """
+    told = (getattr(part, "root_path", "") for part in behind(app) if hasattr(part, "root_path_in_servers"))
+    return next(told, "") or ""
