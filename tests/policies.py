@@ -274,12 +274,14 @@ def scopes(draw: st.DrawFn) -> dict[str, Any]:
         "type": draw(st.sampled_from(["http", "http", "http", "websocket"])),
         "method": draw(METHODS),
         "path": path,
-        "root_path": draw(st.sampled_from(["", "", "/api"])),
+        "root_path": draw(st.sampled_from(["", "", "/api", "/api/v1", "/", None])),
         "raw_path": draw(st.sampled_from([path.encode("utf-8", "surrogatepass"), None, b"", b"/caf\xe9/%41"])),
         "query_string": asked.encode("latin-1", "replace"),
         "headers": tuple(headers) if draw(st.sampled_from([False, False, True])) else headers,
         "client": client,
     }
+    if draw(st.sampled_from([False, False, True])):  # a mount of Starlette
+        scope["app_root_path"] = draw(st.sampled_from(["", "/api"]))
     return _spoilt(draw, scope)
 
 
@@ -295,6 +297,8 @@ def environs(draw: st.DrawFn) -> dict[str, Any]:
         "REMOTE_ADDR": draw(st.sampled_from(ADDRESSES)),
         "SERVER_NAME": draw(st.sampled_from(["shop.test", "a.example.com"])),
     }
+    if draw(st.sampled_from([False, False, True])):  # what gunicorn takes for the mount
+        environ["HTTP_SCRIPT_NAME"] = draw(st.sampled_from(["", "/api", "/x,/api", "/", "x", "\xe9"]))
     for name, value in draw(HEADERS):
         upper = name.upper().replace("-", "_")
         environ[upper if upper in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{upper}"] = value

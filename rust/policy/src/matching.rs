@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::compiled::{Conditions, Policy};
 use crate::key_parts::hosts_of;
-use crate::path_match::{Matched, PathMatch};
+use crate::path_match::{Matched, PathMatch, rooted};
 use crate::path_tree::PathTree;
 use crate::plain_path::PlainPath;
 use crate::sorted::sorted;
@@ -115,6 +115,16 @@ impl Matcher {
             Some(matched) => matched, // by far most
             None => self.paths.match_path(partition(path, '?').0),
         }
+    }
+
+    /// Whose templates match the path of a subject.
+    #[inline]
+    pub fn match_subject<S: Subject>(&self, subject: &S) -> Result<Matched<'_>, S::Error> {
+        let matched = self.match_path(subject.path()?);
+        Ok(match subject.other_path()? {
+            None => matched,
+            Some(other) => rooted(matched, &self.match_path(&other)),
+        })
     }
 
     /// What the policy sees in a subject's method and host.

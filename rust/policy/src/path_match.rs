@@ -73,3 +73,15 @@ pub fn together<'t>(mut matches: Vec<Matched<'t>>) -> Matched<'t> {
     let surely = found.keys().copied().filter(in_all).collect();
     Matched { number: None, paths: Cow::Owned(PathMatch::new(&found, surely)), is_odd: true }
 }
+
+/// What matches a path or, but for what it surely matches, the one that an application may take it for.
+#[cold]
+pub fn rooted<'t>(sent: Matched<'t>, other: &Matched<'_>) -> Matched<'t> {
+    if sent.paths == other.paths {
+        return sent;
+    }
+    let mut found: Found = other.paths.found().iter().copied().collect();
+    found.extend(sent.paths.found().iter().copied());
+    let paths = Cow::Owned(PathMatch::new(&found, sent.paths.surely().to_vec()));
+    Matched { number: None, paths, is_odd: true }
+}

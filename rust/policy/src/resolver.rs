@@ -120,7 +120,7 @@ impl<L> Resolver<L> {
         bind: &B,
         then: impl for<'a> FnOnce(&Resolved<'a, L>) -> Result<R, S::Error>,
     ) -> Result<R, S::Error> {
-        let matched = self.matcher.match_path(subject.path()?);
+        let matched = self.matcher.match_subject(subject)?;
         if let Some(number) = matched.number
             && !self.plain.is_empty()
         {

@@ -3,6 +3,8 @@
 //! A request of a web server is one, be it Python's or of a server in Rust; so is a set of entries that a gateway
 //! describes a request by, which has "" for what it does not know. Nothing in it is trusted.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use crate::value::CannotSay;
@@ -60,6 +62,11 @@ pub trait Subject {
 
     /// The path as it was sent, with its query.
     fn path(&self) -> Result<&str, Self::Error>;
+
+    /// What else the path may be to its application; see `RootedPath` of `headgate.policy.subject`.
+    fn other_path(&self) -> Result<Option<Cow<'_, str>>, Self::Error> {
+        Ok(None)
+    }
 
     /// The host as it was sent.
     fn host(&self) -> Result<&str, Self::Error>;

@@ -1,5 +1,6 @@
 //! A request of WSGI as a policy reads it, from its environ; the native twin of `headgate.http.wsgi.WsgiRequest`.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use headgate_policy::subject::{Name, Sent, Subject};
@@ -67,6 +68,18 @@ impl<'py, 'gate> EnvironSubject<'py, 'gate> {
         Ok(Text::Own(text))
     }
 
+    /// What a header tells of the mount; None where none does.
+    #[inline]
+    fn told_mount(&self) -> Result<Option<(Text<'py>, Text<'py>)>, Trouble> {
+        let py = self.environ.py();
+        let mount = self.variable(intern!(py, "SCRIPT_NAME"))?;
+        if mount.as_str()?.is_empty() {
+            return Ok(None);
+        }
+        let told = self.variable(intern!(py, "HTTP_SCRIPT_NAME"))?;
+        Ok(if told.as_str()?.is_empty() { None } else { Some((mount, told)) })
+    }
+
     fn named_host(&self) -> Result<Text<'py>, Trouble> {
         let py = self.environ.py();
         let host = self.variable(intern!(py, "HTTP_HOST"))?;
@@ -105,6 +118,33 @@ impl Subject for EnvironSubject<'_, '_> {
             return Ok(UNREAD);
         }
         sent(&self.path, || self.target())?.as_str()
+    }
+
+    /// As `inner_path` of `headgate.http.wsgi` gives it.
+    #[inline]
+    fn other_path(&self) -> Result<Option<Cow<'_, str>>, Trouble> {
+        if !self.reading.reads_paths {
+            return Ok(None);
+        }
+        let Some((mount, told)) = self.told_mount()? else {
+            return Ok(None);
+        };
+        let (mount, mut told) = (mount.as_str()?, told.as_str()?);
+        let rest = loop {
+            if told.is_empty() {
+                return Ok(None);
+            }
+            match mount.strip_prefix(told) {
+                Some(rest) => break rest,
+                None => told = told.split_once(',').map_or("", |(_, later)| later),
+            }
+        };
+        let path = self.variable(intern!(self.environ.py(), "PATH_INFO"))?;
+        let mut text = String::new();
+        for part in [rest, path.as_str()?] {
+            add_quoted_path(&mut text, latin1(part)?.into_iter());
+        }
+        Ok(Some(Cow::Owned(if text.is_empty() { "/".to_owned() } else { text })))
     }
 
     fn host(&self) -> Result<&str, Trouble> {

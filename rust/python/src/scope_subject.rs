@@ -1,5 +1,6 @@
 //! A request of ASGI as a policy reads it, from its scope; the native twin of `headgate.http.server.asgi_request`.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use headgate_policy::subject::{Name, Sent, Subject};
@@ -84,6 +85,22 @@ impl<'py, 'gate> ScopeSubject<'py, 'gate> {
             add_target(&mut text, asked.as_bytes().iter().copied());
         }
         Ok(Text::Own(text))
+    }
+
+    /// The root path before the paths of a scope, without what mounts of Starlette add; None where there is none.
+    #[inline]
+    fn root(&self) -> Result<Option<Text<'py>>, Trouble> {
+        let root = match self.scope.get_item(&self.reading.in_scopes.root_path)?.filter(|root| !root.is_none()) {
+            None => return Ok(None),
+            Some(root) => Text::of(root)?,
+        };
+        if root.as_str()?.is_empty() {
+            return Ok(None);
+        }
+        match self.scope.get_item(intern!(self.scope.py(), "app_root_path"))? {
+            None => Ok(Some(root)),
+            Some(root) => Text::of(root).map(Some),
+        }
     }
 
     fn peer(&self) -> Result<Text<'py>, Trouble> {
@@ -200,6 +217,32 @@ impl Subject for ScopeSubject<'_, '_> {
             return Ok(UNREAD);
         }
         sent(&self.path, || self.target())?.as_str()
+    }
+
+    /// The only one that `other_paths` of `headgate.http.server.asgi_request` gives; several are left to Python.
+    #[inline]
+    fn other_path(&self) -> Result<Option<Cow<'_, str>>, Trouble> {
+        if !self.reading.reads_paths {
+            return Ok(None);
+        }
+        let Some(root) = self.root()? else {
+            return Ok(None);
+        };
+        let root = root.as_str()?;
+        let path = Text::of(self.scope.get_item(intern!(self.scope.py(), "path"))?.ok_or(Trouble::Python)?)?;
+        let path = path.as_str()?;
+        if root.bytes().all(|byte| byte == b'/') || !path.starts_with('/') {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        match path.find(root) {
+            None => add_quoted_path(&mut text, root.bytes().chain(path.bytes())),
+            Some(0) if matches!(path.as_bytes().get(root.len()), None | Some(b'/')) => {
+                add_quoted_path(&mut text, path.bytes().skip(root.len()));
+            }
+            Some(_) => return Err(Trouble::Python),
+        }
+        Ok(Some(Cow::Owned(if text.is_empty() { "/".to_owned() } else { text })))
     }
 
     fn host(&self) -> Result<&str, Trouble> {

@@ -43,6 +43,7 @@ pub struct ScopeNames {
     pub kind: Py<PyString>,
     pub method: Py<PyString>,
     pub raw_path: Py<PyString>,
+    pub root_path: Py<PyString>,
     pub client: Py<PyString>,
     pub headers: Py<PyString>,
 }
@@ -54,6 +55,7 @@ impl ScopeNames {
             kind: name("type"),
             method: name("method"),
             raw_path: name("raw_path"),
+            root_path: name("root_path"),
             client: name("client"),
             headers: name("headers"),
         }

@@ -26,7 +26,7 @@ from headgate.http.server.asgi_messages import (
     refuse,
 )
 from headgate.http.server.asgi_request import AsgiRequest
-from headgate.http.server.behind import is_before
+from headgate.http.server.behind import is_before, root_path_of
 from headgate.http.server.callables import AsgiCallable, mark_coroutine_function
 from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
@@ -86,7 +86,9 @@ class RateLimitMiddleware(AsgiCallable):
             asked_by=type(self).__name__,
         )
         self._nested = nested(self._enforcer, options, asynchronous=True)
-        self._direct = self._enforcer if self._nested is None and not self._is_outer else None
+        self._root_path = "" if policy is None else root_path_of(app)
+        knows_all = self._nested is None and not self._is_outer and not self._root_path
+        self._direct = self._enforcer if knows_all else None
         warn_outside_of_cors(self, app)
         self._websockets = websockets
         self._fallback = check_fallback(fallback)
@@ -95,6 +97,8 @@ class RateLimitMiddleware(AsgiCallable):
     async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
         enforcer = self._enforcer
         decided: Any = None
+        if self._root_path:
+            scope["root_path"] = self._root_path  # as the application will; its routes are found by it
         if self._nested is not None:
             if JUDGED not in scope:
                 scope[JUDGED] = self._nested.first

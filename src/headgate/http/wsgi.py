@@ -34,6 +34,7 @@ from headgate.http.server.wsgi_messages import (
 from headgate.policy.gate import Gate
 from headgate.policy.headers import Headers
 from headgate.policy.request import Request, one_value, target_text
+from headgate.policy.subject import RootedPath
 
 __all__ = ["Environ", "RateLimitMiddleware", "StartResponse", "WSGIApp", "WsgiRequest", "python_telling", "telling"]
 
@@ -149,6 +150,9 @@ class WsgiRequest(Request):
         self.path = quote(path, safe=_IN_A_PATH) or "/"
         if asked:
             self.path += f"?{asked if asked.isascii() else target_text(asked.encode('latin-1', 'replace'))}"
+        inner = inner_path(environ)
+        if inner:
+            self.path = RootedPath(self.path, (inner,))
         self.client_ip = environ.get("REMOTE_ADDR", "")
         self.endpoint = endpoint  # a middleware stands before the routes, and knows none
 
@@ -177,6 +181,20 @@ class WsgiRequest(Request):
 
 
 RateLimitMiddleware.request_kind = WsgiRequest
+
+
+def inner_path(environ: Environ) -> str:
+    """The path without a mount that a header tells, percent-encoded; "" where no header does.
+
+    gunicorn takes a header SCRIPT_NAME of a proxy for the mount, and some proxies pass on what a client sent so.
+    """
+    mount, told = environ.get("SCRIPT_NAME"), environ.get("HTTP_SCRIPT_NAME")
+    if not mount or not told:
+        return ""
+    while not mount.startswith(told):
+        told = told.partition(",")[2]  # of several lines gunicorn takes the last
+    inner = mount[len(told) :] + environ.get("PATH_INFO", "")
+    return quote(inner.encode("latin-1"), safe=_IN_A_PATH) or "/" if told else ""
 
 
 class EnvironHeaders(Mapping[str, str]):

@@ -17,7 +17,7 @@ from headgate.policy.key_parts import hosts_of
 from headgate.policy.llm_settings import FULL_MODEL, MODEL, is_one_of
 from headgate.policy.path_tree import PathMatch, PathTree
 from headgate.policy.sent_values import sent_text
-from headgate.policy.subject import REPEATED, Repeated, Subject
+from headgate.policy.subject import REPEATED, Repeated, RootedPath, Subject
 
 _CLIENTS_REMEMBERED = 8192
 _LONGEST_REMEMBERED = 256
@@ -166,6 +166,8 @@ class Matcher:
         if method not in self._methods:
             method = ""
         hosts = frozenset(map(self._host_kind, hosts_of(host))) if host and self.looks_at_hosts else _NO_HOSTS
+        if type(path) is RootedPath:
+            return method, hosts, self._paths.match_rooted(path.partition("?")[0], path.others)
         return method, hosts, self._paths.match(path)
 
     def candidates(self, kind: Kind, ruleset: str = ALL_RULES) -> Candidates:

@@ -91,6 +91,7 @@ class PathTree:
         """The match of a path that has too many forms to be meant: it meets all rules, and no exemption."""
 
         self._several: dict[tuple[PathMatch, ...], PathMatch] = {}
+        self._rooted: dict[tuple[PathMatch, ...], PathMatch] = {}
 
     def add(self, template: str, owner: int) -> None:
         """Let `owner` be found by paths that match `template`."""
@@ -111,6 +112,7 @@ class PathTree:
         self._all = self._start = None
         self._states = 0
         self._several = {}
+        self._rooted = {}
 
     def match(self, path: str) -> PathMatch:
         """Whose templates match a path."""
@@ -128,6 +130,18 @@ class PathTree:
             if len(self._several) < _MOST_STATES:
                 self._several[matches] = several
         return several
+
+    def match_rooted(self, path: str, others: Sequence[str]) -> PathMatch:
+        """Whose templates match a path or, but for `surely`, one of those that an application may take it for."""
+        matches = tuple(dict.fromkeys(map(self.match, (path, *others))))
+        if len(matches) == 1:
+            return matches[0]
+        rooted = self._rooted.get(matches)
+        if rooted is None:
+            rooted = PathMatch(_together(matches).found, matches[0].surely)
+            if len(self._rooted) < _MOST_STATES:
+                self._rooted[matches] = rooted
+        return rooted
 
     def find(self, path: str) -> Mapping[int, str]:
         """The owners whose templates match a path in any form, each with the most literal that does."""

@@ -22,7 +22,7 @@ from headgate.policy.identity import Parts
 from headgate.policy.matching import Candidate, Candidates, Kind, Matcher
 from headgate.policy.request import Request
 from headgate.policy.rule_costs import charged
-from headgate.policy.subject import Subject, check_subject
+from headgate.policy.subject import RootedPath, Subject, check_subject
 
 _MOST_PLANS = 8192
 _LAST_PLACE = (1 << 16) - 1
@@ -164,12 +164,14 @@ class Resolver:
         """
         try:
             path = subject.path
-            if "?" in path:
-                path = path.partition("?")[0]
             host = subject.host if self._looks_at_hosts else ""
-            plan = self._plans.get((subject.method, host, path, ruleset))
-            if plan is None:
-                plan = self._plan(subject.method, host, path, ruleset)
+            if type(path) is RootedPath:
+                plan = self._plan_of(self._matcher.kind(subject.method, host, path), ruleset)
+            else:
+                if "?" in path:
+                    path = path.partition("?")[0]
+                known = self._plans.get((subject.method, host, path, ruleset))
+                plan = self._plan(subject.method, host, path, ruleset) if known is None else known
             selection = plan.always
             if selection is None:
                 selection = self._select(plan, subject)
@@ -273,17 +275,21 @@ class Resolver:
         name = (method, host, path, ruleset)
         plan = self._older.get(name)
         if plan is None:
-            kind = (self._matcher.kind(method, host, path), ruleset)
-            plan = self._plans_by_kind.get(kind)
-            if plan is None:
-                plan = self._make_plan(kind[0], ruleset)
-                _remember(self._plans_by_kind, kind, plan, _MOST_PLANS)
+            plan = self._plan_of(self._matcher.kind(method, host, path), ruleset)
             if not self._was_met(hash(name)):
                 return plan
         if len(path) + len(host) + len(method) <= _LONGEST_REMEMBERED:
             if len(self._plans) >= _MOST_PLANS:
                 self._older, self._plans = self._plans, {}
             self._plans[name] = plan
+        return plan
+
+    def _plan_of(self, kind: Kind, ruleset: str) -> _Plan:
+        name = (kind, ruleset)
+        plan = self._plans_by_kind.get(name)
+        if plan is None:
+            plan = self._make_plan(kind, ruleset)
+            _remember(self._plans_by_kind, name, plan, _MOST_PLANS)
         return plan
 
     def _was_met(self, name_hash: int) -> bool:

@@ -34,6 +34,23 @@ REPEATED = Repeated("repeated")
 """The value of a header, cookie or parameter where it is not known which of its values the application reads."""
 
 
+class RootedPath(str):
+    """A path, as it was sent, to an application with a root path: routes are found with that before it, and without.
+
+    A rule is for it in any form; whether it is exempt, it tells as it was sent.
+    """
+
+    __slots__ = ("others",)
+
+    others: tuple[str, ...]
+    """The other forms, each without a query."""
+
+    def __new__(cls, text: str, others: tuple[str, ...]) -> RootedPath:
+        self = super().__new__(cls, text)
+        self.others = others
+        return self
+
+
 class Subject(Protocol):
     """What the evaluation of a policy reads; nothing in it is trusted."""
 
@@ -44,7 +61,7 @@ class Subject(Protocol):
 
     @property
     def path(self) -> str:
-        """The path as it was sent, with its query."""
+        """The path as it was sent, with its query; a `RootedPath` where an application may read it in two ways."""
         ...
 
     @property

@@ -9,8 +9,9 @@ from urllib.parse import quote
 from headgate.http.server.asgi_messages import Scope
 from headgate.http.server.client_watch import DEPARTURE
 from headgate.policy.request import Request, header_name, joined, one_value, target_text
+from headgate.policy.subject import RootedPath
 
-_IN_A_PATH = "/:@!$&'()*+,;=~"
+IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
 class AsgiRequest(Request):
@@ -49,9 +50,19 @@ class AsgiRequest(Request):
         whole = self._path
         if whole is None:
             sent, asked = self.scope.get("raw_path"), self.scope.get("query_string")
-            path = target_text(sent) if sent else quote(self.scope["path"], safe=_IN_A_PATH)
-            whole = self._path = f"{path}?{target_text(asked)}" if asked else path
+            path = target_text(sent) if sent else quote(self.scope["path"], safe=IN_A_PATH)
+            whole = f"{path}?{target_text(asked)}" if asked else path
+            others = self.other_paths()
+            self._path = whole = RootedPath(whole, others) if others else whole
         return whole
+
+    def other_paths(self) -> tuple[str, ...]:
+        """`RootedPath.others` of its path; () where its application has no root path.
+
+        What a mount of Starlette adds to that is before all paths that come there.
+        """
+        root = self.scope.get("root_path")
+        return other_paths(self.scope["path"], self.scope.get("app_root_path", root)) if root else ()
 
     @property
     def client_ip(self) -> str:  # type: ignore[override]
@@ -75,6 +86,24 @@ class AsgiRequest(Request):
     def host(self) -> str:  # type: ignore[override]
         """What the request names as its host."""
         return self.headers.get("host", "")
+
+
+def other_paths(path: str, root: str) -> tuple[str, ...]:
+    """What frameworks may take a path for that was sent to an application with a root path, percent-encoded.
+
+    The root path of a server or of FastAPI may be before the paths of a scope or not: the same route is found. Litestar
+    finds it by what comes after the root path wherever that is, Quart also where no slash comes after it.
+    """
+    if not root.strip("/") or not path.startswith("/"):
+        return ()
+    before, found, inner = path.partition(root)
+    if not found:
+        forms = [root + path]
+    elif not before and inner[:1] in ("", "/"):
+        forms = [inner or "/"]
+    else:
+        forms = [inner or "/", root + inner, root + path]
+    return tuple(quote(form, safe=IN_A_PATH) for form in forms)
 
 
 class ScopeHeaders(Mapping[str, str]):

@@ -26,3 +26,12 @@ def behind(app: Any) -> Iterator[object]:
 def is_before(kind: type, app: Any) -> bool:
     """Whether a middleware of this kind is an application, stands behind it, or is to be built there."""
     return any(isinstance(part, kind) or (isclass(part) and issubclass(part, kind)) for part in behind(app))
+
+
+def root_path_of(app: Any) -> str:
+    """The root path that FastAPI behind a middleware writes into each scope, "" where there is none.
+
+    It is known by `root_path_in_servers`: what Quart calls its `root_path` is a folder.
+    """
+    told = (getattr(part, "root_path", "") for part in behind(app) if hasattr(part, "root_path_in_servers"))
+    return next(told, "") or ""

@@ -13,11 +13,12 @@ from django.utils.functional import LazyObject, empty  # type: ignore[import-unt
 
 from headgate.errors import ConfigError
 from headgate.http.server.functions import portable_here, request_of
-from headgate.http.wsgi import EnvironHeaders
+from headgate.http.wsgi import EnvironHeaders, inner_path
 from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.site import NotThereYet
 from headgate.policy.request import Request
 from headgate.policy.sent_values import sent_text
+from headgate.policy.subject import RootedPath
 from headgate.waiting.departure import Departure
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -87,7 +88,9 @@ class DjangoRequest(Request):
         """As it was sent, with its query: what Django has decoded is encoded again."""
         if not self._path:
             path, asked = quote(self.django.path, safe=_IN_A_PATH) or "/", self.django.META.get("QUERY_STRING", "")
-            self._path = f"{path}?{asked}" if asked else path
+            whole = f"{path}?{asked}" if asked else path
+            other = _other_path(self.django)
+            self._path = RootedPath(whole, (other,)) if other else whole
         return self._path
 
     @property
@@ -151,10 +154,24 @@ def environ_of(request: Any) -> Any:
     Middlewares replace methods and paths, and text beyond ASCII is encoded in META in more than one way.
     """
     meta, method, path = request.META, request.method, request.path
-    if not method or method != meta.get("REQUEST_METHOD") or not path.isascii():
+    if not method or method != meta.get("REQUEST_METHOD") or not path.isascii() or _other_path(request):
         return None
     mount, rest = meta.get("SCRIPT_NAME"), meta.get("PATH_INFO")
     return meta if path == (rest if mount == "" else f"{mount}{rest}") else None
+
+
+def _other_path(request: Any) -> str:
+    """What else the path is to Django, "" for nothing: in a scope of ASGI the root path may be before it or not.
+
+    What a mount of Starlette adds to that is before all paths that come there. Under WSGI a header may tell a mount.
+    """
+    if not hasattr(request, "scope"):
+        return inner_path(request.META)
+    root = request.META["SCRIPT_NAME"]
+    if not root or request.scope.get("app_root_path") == "":
+        return ""
+    other = root + request.path if request.path == request.path_info else request.path_info
+    return quote(other, safe=_IN_A_PATH) or "/"
 
 
 def _user_of(request: Any) -> Any:

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from litestar.connection import ASGIConnection
 
 from headgate.http.server.asgi_messages import Scope
-from headgate.http.server.asgi_request import AsgiRequest
+from headgate.http.server.asgi_request import AsgiRequest, other_paths
 from headgate.http.server.functions import request_of
 from headgate.policy.request import one_of_values
 from headgate.policy.sent_values import sent_text
@@ -37,6 +37,12 @@ class LitestarRequest(AsgiRequest):
             kind = app.websocket_class if self.scope["type"] == "websocket" else app.request_class
             self._own = kind(self.scope)
         return self._own
+
+    def other_paths(self) -> tuple[str, ...]:
+        """Of the path as it was sent: Litestar has replaced `path` by what it found a route by."""
+        sent, root = self.scope.get("raw_path"), self.scope.get("root_path")
+        path = unquote(sent.decode("latin-1")) if sent else self.scope["path"]
+        return other_paths(path, root) if root else ()
 
     def cookie(self, name: str) -> str:
         """As `request.cookies.get`, and as a handler's parameter."""
