@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from headgate.decision import Decision
 
+_EXCERPT = 60
+"""How many characters a message shows of a text."""
+
 
 class HeadgateError(Exception):
     """Anything that Headgate raises on purpose."""
@@ -178,10 +181,10 @@ def brief_number(value: int) -> str:
     return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
 
 
-def _excerpt(text: str, position: int, width: int = 60) -> tuple[str, int]:
+def _excerpt(text: str, position: int) -> tuple[str, int]:
     """A printable window of `text` around `position`, and the column of `position` in it."""
-    start = max(0, min(position - width // 2, len(text) - width))
-    window = "".join(c if c.isprintable() else "?" for c in text[start : start + width])
+    start = max(0, min(position - _EXCERPT // 2, len(text) - _EXCERPT))
+    window = "".join(c if c.isprintable() else "?" for c in text[start : start + _EXCERPT])
     return window, position - start
 
 

@@ -290,6 +290,5 @@ def _kind(value: object) -> str:
     return type(value).__name__
 
 
-PythonSettlement = Settlement
 if not TYPE_CHECKING and core.native is not None:
     Settlement = core.native.Settlement

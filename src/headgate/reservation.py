@@ -200,7 +200,6 @@ async def _give_back(asking: asyncio.Future[Reserved], commit: Callable[..., Any
         log.warning("a hold could not be given back whose caller was cancelled: %s", error)
 
 
-PythonReservation = Reservation
 if not TYPE_CHECKING and core.native is not None:
     Reservation = core.native.Reservation
 

@@ -60,7 +60,6 @@ class Supervisor:
         self._work = work
         self._drain_s = drain_s
         self._stop_within_s = stop_within_s
-        self._hang_s = hang_s
         self._look_every_us = int(hang_s * US_PER_SECOND) // _LOOKS
         self._look_at_us = SYSTEM_CLOCK.now_us() + self._look_every_us
         self._all_answer = all_answer

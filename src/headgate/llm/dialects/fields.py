@@ -50,11 +50,6 @@ def limit_headers(family: Family, decision: Decision, *, clock: Clock = SYSTEM_C
     return headers
 
 
-def is_limit_header(name: str) -> bool:
-    """Whether a header, in lower case, tells of limits: a provider's are those of its own customer, not of a caller."""
-    return name.startswith(LIMIT_HEADERS)
-
-
 def moment_text(at_us: int) -> str:
     """A moment as RFC 3339 writes it, in whole seconds, rounded up."""
     seconds = -(-min(at_us, _LAST_US) // 1_000_000)
