@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from headgate.acquiring import Acquiring, AsyncAcquiring
 from headgate.clock import Clock, check_clock
 from headgate.costs import Cost, Counted
-from headgate.decision import Decision, NamedLimit, name_limits
+from headgate.decision import Decision, NamedLimit, OnStoreError, name_limits
 from headgate.decorator import (
     CallLimit,
     CostOf,
@@ -37,7 +37,7 @@ from headgate.limits import Limit, units_of
 from headgate.operation import Operation, Receipt
 from headgate.reservation import AsyncReservation, CountedHolds, Reservation, reserved_or_given_back
 from headgate.stores.guard.choice import answering, rescued
-from headgate.stores.guard.fallback import Choice, check_choice
+from headgate.stores.guard.fallback import check_choice
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.url import store_of
@@ -60,7 +60,7 @@ class _BoundLimiter:
         name: str = "",
         clock: Clock | None = None,
         shadow: bool = False,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
         max_waiters: int = MOST_WAITERS,
     ) -> None:
         self.limits = _read_limits(limits)
@@ -145,7 +145,7 @@ class _BoundLimiter:
         costs = self.counted.read_part(cost)
         return Receipt.of(Operation((key,) * len(costs), costs), decision)
 
-    def told(self, on_store_error: Choice) -> Self:
+    def told(self, on_store_error: OnStoreError) -> Self:
         """This limiter, with its lines, where `on_store_error` is its choice unless it has one of its own."""
         if self.definitions[0].on_store_error:
             return self
@@ -238,7 +238,7 @@ class Limiter(_BoundLimiter, Acquiring):
         name: str = "",
         clock: Clock | None = None,
         shadow: bool = False,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
         max_waiters: int = MOST_WAITERS,
     ) -> None:
         super().__init__(
@@ -403,7 +403,7 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
         name: str = "",
         clock: Clock | None = None,
         shadow: bool = False,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
         max_waiters: int = MOST_WAITERS,
     ) -> None:
         super().__init__(

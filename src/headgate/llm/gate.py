@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, Clock, now_us
+from headgate.decision import OnStoreError
 from headgate.errors import ArgumentError, ConfigError
 from headgate.holding import Hold
 from headgate.llm.around import Around
@@ -32,7 +33,6 @@ from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate, Gate, read_policy
 from headgate.policy.llm_settings import HoldMode, LlmSettings
 from headgate.policy.subject import Subject
-from headgate.stores.guard.fallback import Choice
 from headgate.stores.protocol import Store
 
 _TOLD_NEVER = "background"
@@ -54,7 +54,7 @@ class _LlmGate:
         make: Callable[..., Any],
         store: str | Store | None,
         clock: Clock | None,
-        on_store_error: Choice | None,
+        on_store_error: OnStoreError | None,
         learned: Learned | None,
         books: Books | None,
     ) -> None:
@@ -63,7 +63,7 @@ class _LlmGate:
         self._own_learned = learned_for(self._gate.store, namespace=compiled.namespace) if learned is None else None
         known = learned or self._own_learned or NothingLearned()
         told = ToldOnce(self._gate.store, namespace=compiled.namespace, clock=clock)
-        choice: Choice = getattr(self._gate.store, "on_error", "local")
+        choice: OnStoreError = getattr(self._gate.store, "on_error", "local")
         self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, known, books, told, choice)
         self._now_us = now_us if clock is None else clock.now_us
         self._calls = KnownCalls(self._gate, settings, self._parts.prices)
@@ -217,7 +217,7 @@ class LlmGate(_LlmGate, Around):
         *,
         store: str | Store | None = None,
         clock: Clock | None = None,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
         learned: Learned | None = None,
         books: Books | None = None,
     ) -> None:
@@ -287,7 +287,7 @@ class AsyncLlmGate(_LlmGate, Around):
         *,
         store: str | Store | None = None,
         clock: Clock | None = None,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
         learned: Learned | None = None,
         books: Books | None = None,
     ) -> None:

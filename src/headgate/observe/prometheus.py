@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headgate.decision import Decision, NamedLimit
+from headgate.decision import ON_STORE_ERROR, Decision, NamedLimit
 from headgate.errors import MissingExtraError
 from headgate.observe.events import (
     DecisionEvent,
@@ -143,7 +143,7 @@ class Metrics:
         self._waiting.set(0)
         self._kept.set(0)
         for counter, names in (
-            (self._degraded, ("local", "open", "closed")),
+            (self._degraded, ON_STORE_ERROR),
             (self._reloads, ("applied", "refused")),
             (self._late, ("sent", "lost")),
         ):

@@ -17,7 +17,7 @@ from typing import Any
 from headgate import core
 from headgate.clock import Clock, check_clock
 from headgate.costs import Cost
-from headgate.decision import Decision, NamedLimit
+from headgate.decision import Decision, NamedLimit, OnStoreError
 from headgate.drive import answered
 from headgate.errors import ConfigError
 from headgate.forks import ProcessLock
@@ -36,7 +36,7 @@ from headgate.policy.store_fit import check_fit, check_holds
 from headgate.policy.subject import Subject
 from headgate.reservation import AsyncReservation, Reservation, reserved_or_given_back
 from headgate.stores.guard.choice import answering, rescue_of, rescued
-from headgate.stores.guard.fallback import Choice, check_choice
+from headgate.stores.guard.fallback import check_choice
 from headgate.stores.guard.late_limits import bound_or_late
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import Store, StoreStats, warm_up, warm_up_async
@@ -101,7 +101,7 @@ class _BoundPolicy:
         *,
         store: str | Store | None = None,
         clock: Clock | None = None,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
     ) -> None:
         self._on_store_error = check_choice(on_store_error)
         self._clock = check_clock(clock)

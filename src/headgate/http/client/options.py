@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.costs import Cost
+from headgate.decision import OnStoreError
 from headgate.decorator import check_plain
 from headgate.errors import ArgumentError, ConfigError, check_flag
 from headgate.http.client.places import holds
@@ -59,7 +60,7 @@ class Options(TypedDict, total=False):
     adaptive_k: float
     """With `adaptive`: how many requests are sent for each that is accepted, from 1 [2]."""
 
-    on_store_error: Literal["local", "open", "closed"]
+    on_store_error: OnStoreError
     """What happens to a call where the store of the limits does not answer: this process decides by limits of its own,
     or the call goes on, or StoreError is raised. A limiter's own choice comes first, then this one, then `?on_error=`
     of the store's URL ["local"; "open" for a store without a guard]."""

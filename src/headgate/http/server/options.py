@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from headgate.clock import Clock
 from headgate.costs import Cost
-from headgate.decision import Decision
+from headgate.decision import Decision, OnStoreError
 from headgate.decorator import is_being_decorated
 from headgate.errors import ArgumentError, ConfigError
 from headgate.keys import Key, whole_number
@@ -71,7 +71,7 @@ class Answering(TypedDict, total=False):
     on_decision: Callable[[Any, Decision], object]
     """Called with every decision, before the response."""
 
-    on_store_error: Literal["local", "open", "closed"]
+    on_store_error: OnStoreError
     """What happens to a request where the store does not answer: this process decides by limits of its own, or the
     request passes, or is answered 503. A rule's own choice comes first, then this one, then the policy's, then
     `?on_error=` of the store's URL ["local"; "open" for limits on a store without a guard]."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from headgate.amounts import unit_named
 from headgate.clock import SYSTEM_CLOCK
 from headgate.costs import Cost, Counted
-from headgate.decision import Decision, NamedLimit, Reading
+from headgate.decision import Decision, NamedLimit, OnStoreError, Reading
 from headgate.drive import answered, begun, check_asyncio
 from headgate.errors import ArgumentError, ConfigError, check_flag
 from headgate.http.server.counted_keys import (
@@ -37,7 +37,7 @@ from headgate.policy.client_address import UNIX
 from headgate.policy.gate import native_gate
 from headgate.policy.request import Repeated, Request
 from headgate.stores.guard.choice import answering
-from headgate.stores.guard.fallback import Choice, check_choice
+from headgate.stores.guard.fallback import check_choice
 from headgate.stores.guard.rescued import RescuedLimits
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
@@ -96,7 +96,7 @@ class RequestLimits:
         self.owned: Store | None = open_store(store) if isinstance(store, str) else None
         """The store, if it was opened here."""
         self._store: Any = store if self.owned is None else self.owned
-        self._on_store_error: Choice | Literal[""] = check_choice(told.get("on_store_error"))
+        self._on_store_error: OnStoreError | Literal[""] = check_choice(told.get("on_store_error"))
         # All limiters of the store share its guard.
         self._answering = answering(self._store) if self._on_store_error else self._store
         self._limiters: dict[Any, Any] = {}
