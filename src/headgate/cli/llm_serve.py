@@ -27,7 +27,7 @@ _FILE = click.Path(path_type=Path)
 @click.argument("policy", type=_FILE, required=False)
 @click.option("--providers", type=_FILE, help="The file that names the providers.")
 @click.option("--keys", metavar="PLACE", help="The proxy's own keys, as `headgate llm key create` was told.")
-@click.option("--no-keys", is_flag=True, help="Let anybody call who reaches the port.")
+@click.option("--no-keys", is_flag=True, help="Let every client call that reaches the port.")
 @click.option("--example", is_flag=True, help="Serve a built-in provider that echoes, under a budget soon spent.")
 @click.option("--store", metavar="URL", help="A store in place of the policy's own, such as redis://HOST.")
 @click.option(

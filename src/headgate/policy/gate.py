@@ -172,7 +172,7 @@ class _BoundPolicy:
         compiled = read_policy(policy)
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
-        with self._reloading:  # all that follows this gate follows one policy, whoever reloads at the same time
+        with self._reloading:  # all that follows this gate follows one policy, also where two threads reload it
             for check in list(self.before_reload):
                 check(compiled)
             self._take_policy(compiled)

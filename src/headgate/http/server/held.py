@@ -25,7 +25,7 @@ NEEDS_ASYNCIO = (
     "to hold requests while they are in flight, to let them wait in line and to ask a Redis need asyncio: choose the"
     " server's worker for asyncio (hypercorn: --worker-class asyncio)"
 )
-"""What `check_asyncio` says to those who start a server on another event loop."""
+"""What `check_asyncio` says where a server runs on another event loop."""
 
 _GONE = Extension("unknown", (), None)
 

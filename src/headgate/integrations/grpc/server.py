@@ -74,7 +74,7 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
 
             def judge() -> Judgement:
                 if not request.peer():
-                    context.abort(StatusCode.CANCELLED, "the client is gone")  # raises; nobody is told
+                    context.abort(StatusCode.CANCELLED, "the client is gone")  # raises; no client is told
                 return exchange.judge(enforcer, request, None, counted_as)
 
             return _passing(context, exchange, judge, exchange.end)

@@ -197,7 +197,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             asked = error, None
         if type(asked) is RoutePassed:
             try:
-                # No name is given to the response: what nobody else knows need not be copied.
+                # No name is given to the response: what is referred to nowhere else need not be copied.
                 return tell(asked, await call(*args, **kwargs), connection)
             except BaseException as raised:
                 if asked.exchange is not None:

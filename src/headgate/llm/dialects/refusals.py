@@ -18,7 +18,7 @@ from headgate.llm.dialects.paths import Family
 from headgate.llm.dialects.problems import Problem, problem_answer
 
 _PLACE_WAIT_US = 1_000_000
-"""A place in flight is free when a call ends, which nobody foretells: so long later it is worth asking again."""
+"""A place in flight is free when a call ends, which cannot be foretold: so long later it is worth asking again."""
 
 _SHORT_PERIODS = {"second": "sec", "minute": "min"}
 _INITIALS = {"second": "S", "minute": "M", "hour": "H", "day": "D"}

@@ -165,7 +165,7 @@ def order_of(
 
 
 def account_of(caller: Caller) -> str:
-    """Whose tokens are counted against those of others: the user, or who is known instead."""
+    """The account whose tokens are counted against those of others: the user's, or what is known instead."""
     return next((f"{name}:{getattr(caller, name)}" for name in _FAIR_FIRST if getattr(caller, name)), "")
 
 

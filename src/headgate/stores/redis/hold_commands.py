@@ -61,7 +61,7 @@ _SERVERS_TIME = -1.0
 _NO_DELAY = -1.0
 _DIGEST = 16
 _OWN_ID = bytes(IDENTITY)
-"""Who made a hold whose id no caller can give again."""
+"""The maker of a hold whose id no caller can give again."""
 
 
 class HoldCommands:

@@ -66,7 +66,7 @@ class _Listener:
 
 
 class ZoneTurns:
-    """Who waits in this process. `lines` are those of the zone, `shown` is what the log calls it."""
+    """The callers that wait in this process. `lines` are those of the zone, `shown` is what the log calls it."""
 
     hears = True
     """Without its thread, no caller waits in a line of the zone."""
@@ -122,10 +122,10 @@ class ZoneTurns:
                     listener = self._listener = _Listener(self._lines, self._listen)
                 except RuntimeError as error:  # no more threads, or the interpreter ends
                     raise StoreUnavailable(
-                        f"{self._shown}: the thread that listens who is called in line cannot be started: {error}"
+                        f"{self._shown}: the thread that wakes waiting callers cannot be started: {error}"
                     ) from error
         if not listener.began.wait(_PATIENCE_S):
-            raise StoreTimeout(f"the thread that listens who is called in {self._shown} has not begun for 10 s")
+            raise StoreTimeout(f"the thread that wakes waiting callers of {self._shown} has not begun for 10 s")
         if listener.error is not None:
             raise listener.error
         if listener.seat is None and not self._told_seats:
@@ -158,7 +158,7 @@ class ZoneTurns:
             self.call(first)
 
     def _listen(self, listener: _Listener) -> None:
-        """Hear who is called, until no ticket is left."""
+        """Hear which tickets are called, until none is left."""
 
         def began(seat: Seat | None) -> None:
             listener.seat = seat
@@ -223,6 +223,6 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _end_all() -> None:
-    """Listen no more, as Python ends: no thread may come out of native code then. Who waits still is passed over."""
+    """Listen no more, as Python ends: no thread may come out of native code then. Callers that wait are passed over."""
     for listener in list(_listeners):
         listener.end()
