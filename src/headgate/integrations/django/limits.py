@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, Unpack, cast
@@ -10,7 +9,7 @@ from typing import Any, TypeVar, Unpack, cast
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest  # type: ignore[import-untyped]
 
-from headgate.drive import answered
+from headgate.drive import answered, is_on_asyncio
 from headgate.errors import ConfigError, check_flag
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.options import Refusal, RouteOptions, check_fallback, check_limits
@@ -141,7 +140,7 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
-        if is_method and (_is_on_an_event_loop() or _is_of_async_class(view, args)):
+        if is_method and (is_on_asyncio() or _is_of_async_class(view, args)):
             return limited_async(*args, **kwargs)  # `dispatch` of an async class is no coroutine function
         request = _request_among(args)
         exchange, begins_here = opened(request)
@@ -202,11 +201,3 @@ def _is_of_async_class(method: Any, args: tuple[Any, ...]) -> bool:
         method = method.__wrapped__  # with other decorators before it
     owner = getattr(getattr(method, "func", method), "__self__", args[0] if args else None)
     return bool(getattr(owner, "view_is_async", False))
-
-
-def _is_on_an_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -16,6 +16,7 @@ from flask.signals import request_finished, request_tearing_down
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from headgate.decision import Decision
+from headgate.drive import is_on_asyncio
 from headgate.errors import ConfigError, check_flag
 from headgate.http.server.options import Refusal, RouteOptions, check_fallback
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits, check_endpoint
@@ -219,7 +220,7 @@ def _limited(view: View, limit: _Limit, *, override: bool) -> View:
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
-        if is_async and _on_an_event_loop():
+        if is_async and is_on_asyncio():
             return later(args, kwargs)
         instead = stand_before(args, kwargs)
         if instead is not None:
@@ -251,14 +252,6 @@ def _stand_before(blueprint: flask.Blueprint, limit: _Limit, *, override: bool) 
         return limit.stand_before(before_request, template, place, (), flask.request.view_args or {})
 
     blueprint.before_request(before_request)
-
-
-def _on_an_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 rate_limit = RateLimits()
