@@ -35,6 +35,12 @@ NONE_TOLD: Any = None
 
 _EXEMPT = "__headgate_exempt__"
 
+DEPTH = "__headgate_depth__"
+"""The attribute of an endpoint that says how many limits stand before it already."""
+
+OVERRIDE = "__headgate_override__"
+"""The attribute of an endpoint, view or blueprint whose limits stand for wider ones."""
+
 
 class RoutePlace(NamedTuple):
     """Where a limit stands before a route: what judges the requests that come there, and under what they count."""
@@ -189,3 +195,8 @@ def exempt(endpoint: F) -> F:
 def is_exempt(endpoint: object) -> bool:
     """Whether an endpoint was marked so."""
     return bool(getattr(endpoint, _EXEMPT, False))
+
+
+def is_left_out(endpoint: object) -> bool:
+    """Whether wider limits leave an endpoint out: it is exempt, or its own limits stand for them."""
+    return is_exempt(endpoint) or bool(getattr(endpoint, OVERRIDE, False))

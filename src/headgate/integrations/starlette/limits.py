@@ -29,6 +29,7 @@ from headgate.http.server.exchange import Judgement
 from headgate.http.server.fallback_errors import telling_error
 from headgate.http.server.options import Response, RouteOptions, check_fallback, without_content
 from headgate.http.server.routes import (
+    DEPTH,
     NONE_TOLD,
     ApplicationEnforcers,
     AsyncRouteLimits,
@@ -56,9 +57,6 @@ from headgate.integrations.starlette.websockets import connected
 Endpoint = Callable[..., Any]
 
 _ROUTE = "route"
-
-_DEPTH = "__headgate_depth__"
-"""How many limits stand before an endpoint already."""
 
 
 class RateLimits(AsyncRouteLimits):
@@ -166,7 +164,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             'or its route with middleware=[Middleware(RouteLimit, limits="10/second")]'
         )
 
-    depth = getattr(endpoint, _DEPTH, 0)
+    depth = getattr(endpoint, DEPTH, 0)
     call = endpoint if is_coroutine_function(endpoint) else partial(run_in_threadpool, endpoint)
 
     def place(scope: Scope, found: Found) -> RoutePlace:
@@ -236,7 +234,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             return FallbackResponse(response, lambda: told)
         return RefusalResponse(refusal, head=scope["method"] == "HEAD")
 
-    setattr(limited, _DEPTH, depth + 1)
+    setattr(limited, DEPTH, depth + 1)
     return limited
 
 
