@@ -22,9 +22,12 @@ class Dialect(NamedTuple):
     is_charged: bool = True
     """Whether a call costs tokens. Lists of models and counts of tokens cost none."""
 
+    tells_usage_if_asked: bool = False
+    """Whether its streams tell usage only where the client asks for it."""
 
-CHAT = Dialect("chat", "openai", "/v1/chat/completions")
-COMPLETIONS = Dialect("completions", "openai", "/v1/completions")
+
+CHAT = Dialect("chat", "openai", "/v1/chat/completions", tells_usage_if_asked=True)
+COMPLETIONS = Dialect("completions", "openai", "/v1/completions", tells_usage_if_asked=True)
 RESPONSES = Dialect("responses", "openai", "/v1/responses")
 EMBEDDINGS = Dialect("embeddings", "openai", "/v1/embeddings")
 MESSAGES = Dialect("messages", "anthropic", "/v1/messages")
