@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-Command = tuple[Any, ...]
+from headgate.stores.redis.commands import Command
 
 _NOT_YET: Any = object()
 """Stands for a reply that has not come."""
