@@ -19,8 +19,7 @@ from headgate.llm_proxy.process import work
 from headgate.llm_proxy.proxy_parts import ProxyOptions
 from headgate.llm_proxy.server import InForce, ProxyServer, ProxySource
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.prometheus import Sharing
-from headgate.observe.worker_files import ROOM_OF_WORKER, make_files
+from headgate.observe.worker_files import ROOM_OF_WORKER, Sharing, make_files
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.stores.guard.choice import rescued
 from headgate.stores.shared.store import default_zone_url

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import HeadgateError
-from headgate.observe.prometheus import WorkerCounts
+from headgate.observe.worker_files import WorkerCounts
 from headgate.supervisor.link import SharedCounts, SupervisorLink
 from headgate.supervisor.reloading import keep_reloads
 from headgate.supervisor.worker import FIRST_DELAY_US, Worker, how_ended

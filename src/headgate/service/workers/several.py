@@ -14,8 +14,7 @@ from typing import NamedTuple
 from headgate.errors import ConfigError, HeadgateError
 from headgate.observe.events import PolicyRefused
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.prometheus import Sharing
-from headgate.observe.worker_files import ROOM_OF_RULE, ROOM_OF_WORKER, make_files
+from headgate.observe.worker_files import ROOM_OF_RULE, ROOM_OF_WORKER, Sharing, make_files
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.policy.policy_file import is_read_once, read_again
