@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Unpack
-from urllib.parse import quote
 
 from headgate.decision import Decision
 from headgate.errors import StoreError
@@ -33,12 +32,11 @@ from headgate.http.server.wsgi_messages import (
 )
 from headgate.policy.gate import Gate
 from headgate.policy.headers import Headers
-from headgate.policy.request import Request, one_value, target_text
+from headgate.policy.request import Request, one_value, path_text, target_text
 
 __all__ = ["Environ", "RateLimitMiddleware", "StartResponse", "WSGIApp", "WsgiRequest", "python_telling", "telling"]
 
 _WITHOUT_HTTP = ("content-type", "content-length")
-_IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
 class RateLimitMiddleware(WsgiCallable):
@@ -143,10 +141,9 @@ class WsgiRequest(Request):
         self._cookies = None
         self._query = None
         self.method = environ["REQUEST_METHOD"].upper()
-        # What a server has decoded is encoded again: the policy decodes it, once.
         path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
         asked = environ.get("QUERY_STRING", "")
-        self.path = quote(path, safe=_IN_A_PATH) or "/"
+        self.path = path_text(path) or "/"
         if asked:
             self.path += f"?{asked if asked.isascii() else target_text(asked.encode('latin-1', 'replace'))}"
         self.client_ip = environ.get("REMOTE_ADDR", "")

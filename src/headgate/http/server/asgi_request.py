@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 from headgate.http.server.asgi_messages import Scope
 from headgate.http.server.client_watch import DEPARTURE
-from headgate.policy.request import Request, header_name, joined, one_value, target_text
-
-_IN_A_PATH = "/:@!$&'()*+,;=~"
+from headgate.policy.request import Request, header_name, joined, one_value, path_text, target_text
 
 
 class AsgiRequest(Request):
@@ -49,7 +46,7 @@ class AsgiRequest(Request):
         whole = self._path
         if whole is None:
             sent, asked = self.scope.get("raw_path"), self.scope.get("query_string")
-            path = target_text(sent) if sent else quote(self.scope["path"], safe=_IN_A_PATH)
+            path = target_text(sent) if sent else path_text(self.scope["path"])
             whole = self._path = f"{path}?{target_text(asked)}" if asked else path
         return whole
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, cast
-from urllib.parse import quote
 
 import django.core.exceptions as failures  # type: ignore[import-untyped]
 from asgiref.sync import sync_to_async
@@ -16,12 +15,11 @@ from headgate.http.server.functions import portable_here, request_of
 from headgate.http.wsgi import EnvironHeaders
 from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.site import NotThereYet
-from headgate.policy.request import Request
+from headgate.policy.request import Request, path_text
 from headgate.policy.sent_values import sent_text
 from headgate.waiting.departure import Departure
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
-_IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
 class DjangoRequest(Request):
@@ -86,7 +84,7 @@ class DjangoRequest(Request):
     def path(self) -> str:  # type: ignore[override]
         """As it was sent, with its query: what Django has decoded is encoded again."""
         if not self._path:
-            path, asked = quote(self.django.path, safe=_IN_A_PATH) or "/", self.django.META.get("QUERY_STRING", "")
+            path, asked = path_text(self.django.path) or "/", self.django.META.get("QUERY_STRING", "")
             self._path = f"{path}?{asked}" if asked else path
         return self._path
 
