@@ -181,6 +181,12 @@ def brief_number(value: int) -> str:
     return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
 
 
+def kind_of(value: object) -> str:
+    """What a wrong value is, for a message: "a float", "None", never the value itself, which may be a secret."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[:1] in 'aeioAEIO' else 'a'} {name}"
+
+
 def _excerpt(text: str, position: int) -> tuple[str, int]:
     """A printable window of `text` around `position`, and the column of `position` in it."""
     start = max(0, min(position - _EXCERPT // 2, len(text) - _EXCERPT))

@@ -28,7 +28,7 @@ from headgate.decorator import (
     is_coroutine_function,
 )
 from headgate.drive import answered
-from headgate.errors import ArgumentError, ConfigError, check_flag
+from headgate.errors import ArgumentError, ConfigError, check_flag, kind_of
 from headgate.held_calls import name_of
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.keys import Key, encode_key, whole_number
@@ -535,12 +535,12 @@ def _read_limits(limits: str | Limit | Sequence[Limit]) -> tuple[Limit, ...]:
     given: object = limits
     if not isinstance(given, Limit | Iterable) or isinstance(given, bytes | bytearray):
         raise ConfigError(
-            f'limits are text such as "100/minute", limit values or a list of those, not a {type(given).__name__}'
+            f'limits are text such as "100/minute", limit values or a list of those, not {kind_of(given)}'
         )
     values = (limits,) if isinstance(limits, Limit) else tuple(limits)
     for value in values:
         if not isinstance(value, Limit):
-            raise ConfigError(f"limits are text or limit values, not a {type(value).__name__}")
+            raise ConfigError(f"limits are text or limit values, not {kind_of(value)}")
     if not 0 < len(values) <= MOST_LIMITS:
         raise ConfigError(f"a limiter has 1 to {MOST_LIMITS} limits, not {len(values)}")
     return values

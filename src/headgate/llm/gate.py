@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, Clock, now_us
 from headgate.decision import OnStoreError
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ArgumentError, ConfigError, kind_of
 from headgate.holding import Hold
 from headgate.llm.around import Around
 from headgate.llm.call import AsyncCall, Call
@@ -133,7 +133,7 @@ class _LlmGate:
         dialect = check_dialect(fields.pop("dialect")) if "dialect" in fields else ""
         if body is not None:
             if not isinstance(body, Mapping):
-                raise ArgumentError(f"the body of a call is a mapping, not a {type(body).__name__}")
+                raise ArgumentError(f"the body of a call is a mapping, not {kind_of(body)}")
             fields = {**body, **fields}
             if asking[0] is None:
                 named = fields.pop("model", None)

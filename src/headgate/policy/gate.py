@@ -19,7 +19,7 @@ from headgate.clock import Clock, check_clock
 from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit, OnStoreError
 from headgate.drive import answered
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, kind_of
 from headgate.forks import ProcessLock
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.operation import Operation
@@ -52,7 +52,7 @@ def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, Mapping | str | PathLike):
-        raise ConfigError(f"a policy is the path of a file, its values or a Policy, not a {type(policy).__name__}")
+        raise ConfigError(f"a policy is the path of a file, its values or a Policy, not {kind_of(policy)}")
     from headgate.policy.compiler import compile_policy  # needs the extra `policy`, which a policy at hand does not
     from headgate.policy.load import build_policy, load_policy
 

@@ -15,7 +15,7 @@ from django.core.signals import setting_changed  # type: ignore[import-untyped]
 
 from headgate.decorator import is_coroutine_function
 from headgate.drive import answered
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, kind_of
 from headgate.forks import ProcessLock
 from headgate.http.server.counted_keys import address_rules
 from headgate.http.server.enforcer import Enforcer
@@ -61,7 +61,7 @@ class Site:
     def __init__(self, told: Mapping[str, Any]) -> None:
         if not isinstance(told, Mapping):
             raise ConfigError(
-                f'settings.HEADGATE is a mapping, such as {{"limits": "100/minute"}}, not a {type(told).__name__}'
+                f'settings.HEADGATE is a mapping, such as {{"limits": "100/minute"}}, not {kind_of(told)}'
             )
         for name in told:
             if name not in _OPTIONS:

@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 
 from headgate import core
 from headgate.decorator import is_coroutine_function
-from headgate.errors import ConfigError, StoreError
+from headgate.errors import ConfigError, StoreError, kind_of
 from headgate.http.server.asgi_messages import (
     ASGIApp,
     Receive,
@@ -243,7 +243,7 @@ def _check_response(endpoint: Endpoint, response: object) -> None:
     if not callable(response):
         named = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
         raise ConfigError(
-            f"{named} is limited, so it returns a response of Starlette, not a {type(response).__name__}; in FastAPI "
+            f"{named} is limited, so it returns a response of Starlette, not {kind_of(response)}; in FastAPI "
             "limit it by dependencies=[Depends(rate_limit(...))], of headgate.integrations.fastapi"
         )
 

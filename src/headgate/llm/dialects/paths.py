@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from headgate.errors import ArgumentError
+from headgate.errors import ArgumentError, kind_of
 
 Family = Literal["openai", "anthropic"]
 
@@ -81,7 +81,7 @@ def check_dialect(name: object) -> str:
     if name is None or name == "":
         return ""
     if not isinstance(name, str) or name not in _NAMES:
-        shown = repr(name)[:60] if isinstance(name, str) else f"a {type(name).__name__}"
+        shown = repr(name)[:60] if isinstance(name, str) else kind_of(name)
         close = get_close_matches(name, _NAMES, n=1) if isinstance(name, str) else ()
         hint = f'; did you mean "{close[0]}"?' if close else ""
         raise ArgumentError(f"no dialect is named {shown}: there are {', '.join(_NAMES)}{hint}")

@@ -14,7 +14,7 @@ from inspect import isawaitable
 from typing import Any, NamedTuple
 
 from headgate.clock import Clock
-from headgate.errors import StoreError
+from headgate.errors import StoreError, kind_of
 from headgate.llm.entry import Caller
 from headgate.llm.queue.asking import HeldCall
 from headgate.llm.queue.backlog import Backlog, Finished, Taken
@@ -226,4 +226,4 @@ def _as_mapping(told: Any) -> Any:
     """What an answer's object is in JSON: those of the `openai` and `anthropic` packages tell it themselves."""
     if hasattr(told, "model_dump"):
         return told.model_dump(mode="json")
-    raise TypeError(f"an answer is what JSON can say, not a {type(told).__name__}")
+    raise TypeError(f"an answer is what JSON can say, not {kind_of(told)}")
