@@ -28,7 +28,7 @@ from headgate.stores.redis.waiters import OPENED_AT_ONCE, OPENED_AT_ONCE_OVER_TL
 
 
 class ConnectionPool:
-    """Connections of redis-py, as many as there are threads that ask at once, up to `most`.
+    """Connections of redis-py, as many as there are threads that ask at once, up to `place.connections`.
 
     `make` gives one to a `place` that is not open. `patience_s` tells how long a call has that needs a new one.
     """
