@@ -27,7 +27,7 @@ from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.fallback_errors import telling_error
-from headgate.http.server.options import Response, RouteOptions, check_fallback, without_content
+from headgate.http.server.options import Refusal, Response, RouteOptions, check_fallback, without_content
 from headgate.http.server.routes import (
     DEPTH,
     NONE_TOLD,
@@ -207,35 +207,45 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             at.enforcer, scope, StarletteRequest, at.template, limited, at.counted_as, connection, asked
         )
         judgement = judged if isinstance(judged, Judgement) else await judged
-        refusal = judgement.refusal
-        if refusal is None:
-            if exchange.watched:
-                return await call(*args, **kwargs)
-            if isinstance(connection, WebSocket):
-                return await connected(exchange, connection, call, args, kwargs)
-            exchange.watched = True
-            try:
-                response = await call(*args, **kwargs)
-                _check_response(endpoint, response)
-            except BaseException as raised:
-                await _end_failed(exchange, raised)
-                raise
-            return telling(response, exchange)
+        if judgement.refusal is not None:
+            return await _refuse(connection, judgement.refusal, fallback, args, kwargs)
+        if exchange.watched:
+            return await call(*args, **kwargs)
         if isinstance(connection, WebSocket):
-            await refuse_or_close(connection, refusal)
-            return None
-        if fallback is not None:
-            told = encode_fields(without_content(refusal))
-            try:
-                response = await _call(fallback, args, kwargs)
-            except HTTPException as raised:
-                raise telling_error(raised, refusal) from raised
-            _check_response(fallback, response)
-            return FallbackResponse(response, lambda: told)
-        return RefusalResponse(refusal, head=scope["method"] == "HEAD")
+            return await connected(exchange, connection, call, args, kwargs)
+        exchange.watched = True
+        try:
+            response = await call(*args, **kwargs)
+            _check_response(endpoint, response)
+        except BaseException as raised:
+            await _end_failed(exchange, raised)
+            raise
+        return telling(response, exchange)
 
     setattr(limited, DEPTH, depth + 1)
     return limited
+
+
+async def _refuse(
+    connection: HTTPConnection,
+    refusal: Refusal,
+    fallback: Endpoint | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """The response to a refused request; None where a websocket was closed."""
+    if isinstance(connection, WebSocket):
+        await refuse_or_close(connection, refusal)
+        return None
+    if fallback is None:
+        return RefusalResponse(refusal, head=connection.scope["method"] == "HEAD")
+    told = encode_fields(without_content(refusal))
+    try:
+        response = await _call(fallback, args, kwargs)
+    except HTTPException as raised:
+        raise telling_error(raised, refusal) from raised
+    _check_response(fallback, response)
+    return FallbackResponse(response, lambda: told)
 
 
 def _check_response(endpoint: Endpoint, response: object) -> None:
