@@ -100,26 +100,26 @@ class Enforcer:
         unknown = set(options) - set(Options.__annotations__) - set(RouteOptions.__annotations__ if routed else ())
         if unknown:
             raise TypeError(f"no option is named {', '.join(sorted(unknown))}")
-        told = given_own(options)
-        if (policy is None) == (told.get("limits") is None):
+        given = given_own(options)
+        if (policy is None) == (given.get("limits") is None):
             raise ConfigError("give a policy (a file, its values, or a gate), or limits; one of the two")
         if policy is None:
-            check_limits(told["limits"])
-        headers = told.get("headers", _PLAIN_HEADERS)
+            check_limits(given["limits"])
+        headers = given.get("headers", _PLAIN_HEADERS)
         self.asynchronous = asynchronous
         self.keeps_charges = kept = routed or keeps_charges
-        self.clock = told.get("clock", SYSTEM_CLOCK)
+        self.clock = given.get("clock", SYSTEM_CLOCK)
         self.fields = fields_of(headers, self.clock)
-        self._refusal = function_of(told, "refusal")
-        self._observe = function_of(told, "on_decision")
-        self._closed = check_choice(told.get("on_store_error")) == "closed"
-        self._wait = told.get("wait", 0)
+        self._refusal = function_of(given, "refusal")
+        self._observe = function_of(given, "on_decision")
+        self._closed = check_choice(given.get("on_store_error")) == "closed"
+        self._wait = given.get("wait", 0)
         self._limits: RequestLimits | None = None
         source: RequestLimits | GateRequests
         if policy is None:
-            source = self._limits = RequestLimits(told, asynchronous=asynchronous, routed=routed, keeps_charges=kept)
+            source = self._limits = RequestLimits(given, asynchronous=asynchronous, routed=routed, keeps_charges=kept)
         else:
-            source = GateRequests(policy, told, asynchronous=asynchronous)
+            source = GateRequests(policy, given, asynchronous=asynchronous)
         self._owned = source.owned
         """Closed with the application, but for a memory, which ends with it: the application may start again."""
 
@@ -133,7 +133,7 @@ class Enforcer:
         self._kind = kind
         self._tells = _tells(headers) if self._observe is None else None
         self._websockets = websockets
-        self.counts = "counts" in told
+        self.counts = "counts" in given
         """Whether the request is needed when it ends, to say what counts."""
         self.holds = source.holds
         """Whether requests are held until their responses have ended."""

@@ -61,9 +61,9 @@ def _(request: Request) -> Request:
     return request
 
 
-def given_own(told: Mapping[str, Any]) -> dict[str, Any]:
+def given_own(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options whose functions are given the framework's own request; raises ConfigError for what none can be."""
-    given = dict(told)
+    given = dict(options)
     for name in OF_A_REQUEST:
         if callable(given.get(name)):
             given[name] = of_request(name, given[name])

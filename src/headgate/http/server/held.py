@@ -129,9 +129,9 @@ async def _settle(settling: Awaitable[Any]) -> None:
         _log.warning("a request was not settled: %s", error)
 
 
-def lease_us_of(told: Mapping[str, Any]) -> int:
+def lease_us_of(options: Mapping[str, Any]) -> int:
     """The option `lease` in microseconds; raises ConfigError."""
     try:
-        return lease_of(told.get("lease"), None)
+        return lease_of(options.get("lease"), None)
     except ArgumentError as error:
         raise ConfigError(f"lease is for how many seconds a request is held without a sign of life: {error}") from error

@@ -196,28 +196,28 @@ def check_limits(limits: object) -> None:
     raise ConfigError(f"limits are {right}, not {limits!r:.60}")
 
 
-def one_of(told: Mapping[str, Any], name: str, *choices: str) -> str:
+def one_of(options: Mapping[str, Any], name: str, *choices: str) -> str:
     """An option that is one of these words, the first where it is not given; raises ConfigError."""
-    choice = told.get(name, choices[0])
+    choice = options.get(name, choices[0])
     if choice not in choices:
         raise ConfigError(f"{name} is one of {', '.join(choices)}, not {choice!r:.40}")
     return cast(str, choice)
 
 
-def function_of(told: Mapping[str, Any], name: str) -> Any:
+def function_of(options: Mapping[str, Any], name: str) -> Any:
     """An option that is a function, None where it is not given; raises ConfigError."""
-    given = told.get(name)
+    given = options.get(name)
     if given is not None and not callable(given):
         raise ConfigError(f"{name} is a function of the request, not {given!r:.40}")
     return given
 
 
-def cost_of(told: Mapping[str, Any], check: Callable[[Any], object]) -> Any:
+def cost_of(options: Mapping[str, Any], check: Callable[[Any], object]) -> Any:
     """The cost of a request, 1 where it is not given, or the function that gives it; raises ConfigError.
 
     `check` raises ArgumentError for what is no cost.
     """
-    cost = told.get("cost", 1)
+    cost = options.get("cost", 1)
     if callable(cost):
         return cost
     try:

@@ -116,11 +116,11 @@ class RouteLimits:
     def enforcer(self, limits: LimitsOfRoute, options: RouteOptions) -> Enforcer:
         """`enforcers` where there is one application."""
         check_limits(limits)
-        told = {**self._defaults, **options, "limits": limits}
-        store = told.get("store", _MEMORY)
+        given = {**self._defaults, **options, "limits": limits}
+        store = given.get("store", _MEMORY)
         if isinstance(store, str):
-            told["store"] = self._open(store)
-        return Enforcer(None, cast(RouteOptions, told), asynchronous=self._asynchronous, routed=True)
+            given["store"] = self._open(store)
+        return Enforcer(None, cast(RouteOptions, given), asynchronous=self._asynchronous, routed=True)
 
     def close(self) -> None:
         """Close the stores that were opened here by name, but no memory; a limit that asks again opens them again."""
@@ -172,8 +172,8 @@ def application_enforcers(
     """
 
     def make(application: object) -> Enforcer:
-        told = options if application is None else cast(Options, {**options, "store": _MEMORY})
-        return Enforcer(policy, told, asynchronous=True, routed=policy is None, asked_by=asked_by)
+        own = options if application is None else cast(Options, {**options, "store": _MEMORY})
+        return Enforcer(policy, own, asynchronous=True, routed=policy is None, asked_by=asked_by)
 
     return ApplicationEnforcers(make, apart=policy is None and "store" not in options)
 
