@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.forks import told_of_forks
 from headgate.stores.lines import Ticket
 from headgate.stores.shared.system_threads import begin_thread
 
@@ -77,10 +77,10 @@ class ZoneTurns:
         self._told_seats = False
         self._told_room = False
         self.keep_us = KEEP_US
-        self.begin()
-        _made.add(self)
+        self.after_fork()
+        told_of_forks(self)
 
-    def begin(self) -> None:
+    def after_fork(self) -> None:
         """Have no tickets; in a child process, those of its parent are the parent's. No other thread runs yet."""
         self._lock = threading.RLock()  # the garbage collector may end a caller in a thread that holds it
         self._numbers = 0
@@ -208,17 +208,7 @@ class ZoneTurns:
                 self._listener = None
 
 
-_made: WeakSet[ZoneTurns] = WeakSet()
 _listeners: WeakSet[_Listener] = WeakSet()
-
-
-def _after_fork() -> None:
-    for turns in list(_made):
-        turns.begin()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register
