@@ -21,7 +21,7 @@ from headgate.stores.redis.commands import Command
 from headgate.stores.redis.errors import store_error, unconnected
 from headgate.stores.redis.packed_calls import Asker, Packed, take_bytes_of
 from headgate.stores.redis.replies import AsyncReplyParser, has_more, is_stale
-from headgate.stores.redis.waiting_calls import Pending, Place, Several
+from headgate.stores.redis.waiting_calls import Part, Pending, Several
 
 MOST_WAITING = 100_000
 """Calls that may wait at one time; beyond it a call is refused at once."""
@@ -82,7 +82,7 @@ class Multiplexer:
         several = Several(len(commands), whole)
         deadline = self._loop.time() + self._timeout_s
         self._pending.extend(
-            [Pending(command, None, Place(several, place), deadline, True) for place, command in enumerate(commands)]
+            [Pending(command, None, Part(several, place), deadline, True) for place, command in enumerate(commands)]
         )
         self._begin()
         return whole
