@@ -93,7 +93,7 @@ def refused(request: HeldRequest, call: CallBase) -> Answer:
 def not_held(request: HeldRequest, error: ArgumentError | StoreError) -> Answer:
     """The answer where a call could not be asked for."""
     if isinstance(error, StoreError):
-        message = "The limits cannot be asked at the moment."
+        message = "The limits cannot be checked at the moment."
         return problem_answer(request.dialect.family, Problem.STORE, message)
     problem = Problem.UNKNOWN_PRICE if isinstance(error, UnknownPriceError) else Problem.BAD_BODY
     return problem_answer(request.dialect.family, problem, str(error))

@@ -223,8 +223,8 @@ class Proxy:
         try:
             key = await keys.find(digest_of(sent))
         except HeadgateError as error:
-            log.error("the keys cannot be asked: %s", error)
-            raise refused(family, Problem.STORE, "The keys cannot be asked at the moment.") from None
+            log.error("the keys cannot be looked up: %s", error)
+            raise refused(family, Problem.STORE, "The keys cannot be looked up at the moment.") from None
         if key is None or not hmac.compare_digest(key.digest, digest_of(sent)):
             raise refused(family, Problem.UNKNOWN_KEY, "The API key is none of this proxy's.")
         now_us = SYSTEM_CLOCK.now_us()

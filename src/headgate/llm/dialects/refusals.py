@@ -51,7 +51,7 @@ def refusal(
     `requested` is what the call asked for, by unit, of money in billionths (see `requested_units`).
     """
     if decision.degraded == "closed":
-        message = "The limits cannot be asked at the moment, and calls are refused until they can."
+        message = "The limits cannot be checked at the moment, and calls are refused until they can."
         return problem_answer(family, Problem.STORE, message, wait_us=decision.retry_after_us)
     refusing = [reading for reading in decision.refusals if not reading.shadow]
     reading = decision.binding

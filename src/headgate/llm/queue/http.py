@@ -178,7 +178,7 @@ class QueueApp:
                         task.cancel()
                     for came in await asyncio.gather(gone, telling, return_exceptions=True):
                         if isinstance(came, Exception) and not isinstance(came, OSError):
-                            log.warning("a job's position was told no further: %s", came)
+                            log.warning("a job's position is no longer reported: %s", came)
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._streams -= 1

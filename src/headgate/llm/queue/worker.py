@@ -271,7 +271,7 @@ class LlmWorker:
                 try:
                     gone = await self._backlog.keep(self.name, tuple(self._attempts))
                 except StoreError as error:
-                    log.warning("a worker could not say that it lives: %s", error)
+                    log.warning("a worker could not report that it is alive: %s", error)
                     continue
                 for id, why in gone.items():
                     if id in self._attempts:
