@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from headgate.clock import Clock
 from headgate.decision import ON_STORE_ERROR, Decision, NamedLimit, OnStoreError, Reading, binding_of
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ConfigError
 from headgate.holding import Hold, Reserved, Standing, check_lease, check_name, check_remember
 from headgate.keys import Key, check_cost, encode_key
 from headgate.operation import Operation, Receipt
+from headgate.stores.holding import never_ends
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import BoundLimits, StatesAt, read_receipt
 
@@ -108,10 +109,7 @@ class Fallback:
             return
         for definition in self.definitions:
             if not definition.limit.is_rate:
-                raise ArgumentError(
-                    f'"{definition.limit}" counts what is in flight, and a hit never ends: '
-                    "reserve, and commit at the end"
-                )
+                raise never_ends(definition.limit)
 
     def _decide(self, operation: Operation, ask: Callable[[Operation], Decision]) -> Decision:
         """The decision; `ask` decides the limits that are decided here."""

@@ -18,9 +18,10 @@ from headgate.algorithms.table import is_in_flight
 from headgate.algorithms.transition import measure_us
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ArgumentError, StoreError, StoreKeyError
+from headgate.errors import StoreError, StoreKeyError
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation
+from headgate.stores.holding import never_ends
 from headgate.stores.protocol import StatesAt
 from headgate.stores.redis.borders import Borders, ServersClock
 from headgate.stores.redis.codec import (
@@ -208,9 +209,7 @@ class Commands:
     def check_hit(self) -> None:
         """Raise ArgumentError where a hit would take a place that nothing frees."""
         if self._in_flight is not None:
-            raise ArgumentError(
-                f'"{self._in_flight}" counts what is in flight, and a hit never ends: reserve, and commit at the end'
-            )
+            raise never_ends(self._in_flight)
 
     def decide(self, operation: Operation, clock: Clock | None = None) -> ScriptSteps:
         """Decide an operation, by `clock` in place of the server's; the generator's result is the decision."""
