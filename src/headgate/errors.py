@@ -187,11 +187,15 @@ def kind_of(value: object) -> str:
     return "None" if value is None else f"{'an' if name[:1] in 'aeioAEIO' else 'a'} {name}"
 
 
+def printable(text: str) -> str:
+    """A text from outside, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def _excerpt(text: str, position: int) -> tuple[str, int]:
     """A printable window of `text` around `position`, and the column of `position` in it."""
     start = max(0, min(position - _EXCERPT // 2, len(text) - _EXCERPT))
-    window = "".join(c if c.isprintable() else "?" for c in text[start : start + _EXCERPT])
-    return window, position - start
+    return printable(text[start : start + _EXCERPT]), position - start
 
 
 def _refusal(decision: Decision) -> str:
