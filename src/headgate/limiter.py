@@ -44,6 +44,9 @@ from headgate.stores.url import store_of
 from headgate.waiting.freed import freeing
 from headgate.waiting.lines import MOST_WAITERS, WaitingLines
 
+AnyLimits = str | Limit | Sequence[Limit]
+"""Limits as text, one limit, or several."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
@@ -54,7 +57,7 @@ class _BoundLimiter:
 
     def __init__(
         self,
-        limits: str | Limit | Sequence[Limit],
+        limits: AnyLimits,
         *,
         store: str | Store = "memory://",
         name: str = "",
@@ -232,7 +235,7 @@ class Limiter(_BoundLimiter, Acquiring):
 
     def __init__(
         self,
-        limits: str | Limit | Sequence[Limit],
+        limits: AnyLimits,
         *,
         store: str | Store = "memory://",
         name: str = "",
@@ -397,7 +400,7 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
 
     def __init__(
         self,
-        limits: str | Limit | Sequence[Limit],
+        limits: AnyLimits,
         *,
         store: str | Store = "memory://",
         name: str = "",
@@ -529,7 +532,7 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
         await self.close()
 
 
-def _read_limits(limits: str | Limit | Sequence[Limit]) -> tuple[Limit, ...]:
+def _read_limits(limits: AnyLimits) -> tuple[Limit, ...]:
     if isinstance(limits, str):
         return parse_limits(limits)
     given: object = limits

@@ -20,7 +20,7 @@ from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Exchange
 from headgate.http.server.nested import JUDGED, around, leave, nested
-from headgate.http.server.options import AnyPolicy, Options, Response, check_fallback
+from headgate.http.server.options import Options, Response, check_fallback
 from headgate.http.server.wsgi_messages import (
     Environ,
     StartResponse,
@@ -30,7 +30,7 @@ from headgate.http.server.wsgi_messages import (
     telling,
     unstored,
 )
-from headgate.policy.gate import Gate
+from headgate.policy.gate import AnyPolicy, Gate
 from headgate.policy.headers import Headers
 from headgate.policy.request import Request, one_value, path_text, target_text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from pathlib import Path as FilePath
 from types import TracebackType
 from typing import Any
 
@@ -30,7 +29,7 @@ from headgate.llm.soft_limits import SoftLimit
 from headgate.llm.terms import terms_text
 from headgate.llm.told_once import ToldOnce
 from headgate.policy.compiled import Policy
-from headgate.policy.gate import AsyncGate, Gate, read_policy
+from headgate.policy.gate import AnyPolicy, AsyncGate, Gate, read_policy
 from headgate.policy.llm_settings import HoldMode, LlmSettings
 from headgate.policy.subject import Subject
 from headgate.stores.protocol import Store
@@ -38,8 +37,6 @@ from headgate.stores.protocol import Store
 _TOLD_NEVER = "background"
 """What a body of responses has that is answered before it is done: what it made is asked for elsewhere, so all that it
 may make is held."""
-
-PolicySource = Policy | Mapping[str, Any] | str | FilePath
 
 
 class _LlmGate:
@@ -50,7 +47,7 @@ class _LlmGate:
 
     def __init__(
         self,
-        policy: PolicySource,
+        policy: AnyPolicy,
         make: Callable[..., Any],
         store: str | Store | None,
         clock: Clock | None,
@@ -103,7 +100,7 @@ class _LlmGate:
         """
         return self._parts.learned.coverage()
 
-    def reload(self, policy: PolicySource) -> None:
+    def reload(self, policy: AnyPolicy) -> None:
         """Put another policy in force, completely or not at all; calls under way settle by what they held.
 
         Raises PolicyError or ConfigError; then the old one stays.
@@ -213,7 +210,7 @@ class LlmGate(_LlmGate, Around):
 
     def __init__(
         self,
-        policy: PolicySource,
+        policy: AnyPolicy,
         *,
         store: str | Store | None = None,
         clock: Clock | None = None,
@@ -283,7 +280,7 @@ class AsyncLlmGate(_LlmGate, Around):
 
     def __init__(
         self,
-        policy: PolicySource,
+        policy: AnyPolicy,
         *,
         store: str | Store | None = None,
         clock: Clock | None = None,
@@ -384,7 +381,7 @@ def _unknown_price(model: str, asked: str) -> UnknownPriceError:
     )
 
 
-def read_llm_policy(source: PolicySource) -> tuple[Policy, LlmSettings, PriceBook]:
+def read_llm_policy(source: AnyPolicy) -> tuple[Policy, LlmSettings, PriceBook]:
     """A policy, what it says of calls, and the prices. Raises PolicyError, ConfigError."""
     policy = read_policy(source)
     return policy, *_settings_and_prices(policy)

@@ -43,8 +43,11 @@ from headgate.stores.protocol import Store, StoreStats, warm_up, warm_up_async
 from headgate.stores.url import store_of
 from headgate.waiting.steps import FOREVER_US
 
+AnyPolicy = Policy | Mapping[str, Any] | str | FilePath
+"""A policy, its values, or the path of its file."""
 
-def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
+
+def read_policy(policy: AnyPolicy) -> Policy:
     """A policy from a file's path or from values.
 
     Raises PolicyError, OSError for a file that cannot be read, and ConfigError for text that can be no path of one.
@@ -97,7 +100,7 @@ class _BoundPolicy:
 
     def __init__(
         self,
-        policy: Policy | Mapping[str, Any] | str | FilePath,
+        policy: AnyPolicy,
         *,
         store: str | Store | None = None,
         clock: Clock | None = None,
@@ -163,7 +166,7 @@ class _BoundPolicy:
             return None
         return native.KeyedLimits(bound, operation.keys, made_of(units), held, settled, lease_us)
 
-    def reload(self, policy: Policy | Mapping[str, Any] | str | FilePath) -> None:
+    def reload(self, policy: AnyPolicy) -> None:
         """Put another policy in force, completely or not at all; what was used stays used.
 
         Raises PolicyError for a policy that cannot be used, ConfigError for one that the store cannot keep, or that

@@ -14,13 +14,13 @@ from headgate.decorator import check_plain
 from headgate.errors import ArgumentError, ConfigError, check_flag
 from headgate.http.client.places import holds
 from headgate.keys import Key, check_cost
-from headgate.limiter import AsyncLimiter, Limiter
+from headgate.limiter import AnyLimits, AsyncLimiter, Limiter
 from headgate.limits import Limit
 from headgate.stores.guard.fallback import check_choice
 from headgate.stores.protocol import Store
 from headgate.waiting.steps import timeout_us
 
-ClientLimits = str | Limit | Sequence[Limit] | Limiter | AsyncLimiter | None
+ClientLimits = AnyLimits | Limiter | AsyncLimiter | None
 """The client's own limits: limits, a limiter of the client's colour, or none."""
 
 MOST_RETRIES = 10

@@ -21,7 +21,6 @@ from headgate.http.server.functions import given_own
 from headgate.http.server.gate_reloads import follow_reloads
 from headgate.http.server.gate_requests import GateRequests
 from headgate.http.server.options import (
-    AnyPolicy,
     Options,
     Refusal,
     Response,
@@ -32,7 +31,7 @@ from headgate.http.server.options import (
 from headgate.http.server.request_limits import Asked, Charge, RequestLimits
 from headgate.http.server.web_gates import Natively
 from headgate.keys import Key
-from headgate.policy.gate import AsyncGate, Gate
+from headgate.policy.gate import AnyPolicy, AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.stores.guard.fallback import check_choice
 from headgate.stores.protocol import Store

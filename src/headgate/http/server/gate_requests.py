@@ -11,12 +11,12 @@ from headgate.decision import Decision
 from headgate.drive import answered, check_asyncio, is_on_asyncio
 from headgate.errors import ArgumentError, ConfigError
 from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, lease_us_of, reserved
-from headgate.http.server.options import AnyPolicy, cost_of, function_of
+from headgate.http.server.options import cost_of, function_of
 from headgate.http.server.request_limits import Asked, Charge
 from headgate.http.server.web_gates import web_gate
 from headgate.keys import check_cost
 from headgate.policy.compiled import ALL_RULES, Policy
-from headgate.policy.gate import AsyncGate, Gate
+from headgate.policy.gate import AnyPolicy, AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.stores.protocol import Store
 from headgate.waiting.departure import Departure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from headgate.clock import Clock
@@ -12,15 +11,13 @@ from headgate.decision import Decision, OnStoreError
 from headgate.decorator import is_being_decorated
 from headgate.errors import ArgumentError, ConfigError
 from headgate.keys import Key, whole_number
+from headgate.limiter import AnyLimits
 from headgate.limits import Limit
-from headgate.policy.compiled import Policy
 from headgate.policy.headers import Headers
 from headgate.stores.protocol import Store
 
 T = TypeVar("T")
 
-AnyPolicy = Policy | Mapping[str, Any] | str | Path
-AnyLimits = str | Limit | Sequence[Limit]
 Of = Callable[..., T] | Callable[..., Awaitable[T]]
 """A function of the framework's own request, or of nothing; in front of an asyncio application it may be a coroutine
 function. One that is `headgate.http.server.functions.portable` gets Headgate's request, and so does every function

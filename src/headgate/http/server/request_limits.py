@@ -27,11 +27,11 @@ from headgate.http.server.counted_keys import (
 )
 from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, lease_us_of, reserved
 from headgate.http.server.ipv6_aggregate import WideLimiter
-from headgate.http.server.options import AnyLimits, Response, cost_of, function_of, in_any_case, one_of
+from headgate.http.server.options import Response, cost_of, function_of, in_any_case, one_of
 from headgate.http.server.plain_rule import PlainRule
 from headgate.http.server.web_gates import NOWHERE, plain_web_gate
 from headgate.keys import Key, check_cost
-from headgate.limiter import AsyncLimiter, Limiter
+from headgate.limiter import AnyLimits, AsyncLimiter, Limiter
 from headgate.limits import check_rates
 from headgate.policy.client_address import UNIX
 from headgate.policy.gate import native_gate

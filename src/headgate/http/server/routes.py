@@ -18,9 +18,10 @@ from headgate.errors import ConfigError
 from headgate.http.server.attached import Attached
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.held import NEEDS_ASYNCIO
-from headgate.http.server.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits
+from headgate.http.server.options import Of, Options, RouteOptions, check_limits
 from headgate.http.server.web_gates import NOWHERE
-from headgate.policy.gate import AsyncGate
+from headgate.limiter import AnyLimits
+from headgate.policy.gate import AnyPolicy, AsyncGate
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
 

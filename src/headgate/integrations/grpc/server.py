@@ -16,10 +16,10 @@ from grpc import StatusCode, aio
 from headgate.errors import ConfigError
 from headgate.http.server.enforcer import Enforcer, PlaceOf
 from headgate.http.server.exchange import Exchange, Judgement
-from headgate.http.server.options import AnyPolicy, Options, Response, RouteOptions
+from headgate.http.server.options import Options, Response, RouteOptions
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
 from headgate.integrations.grpc.calls import CallContext, GrpcRequest, outermost_of, refuse
-from headgate.policy.gate import AsyncGate, Gate
+from headgate.policy.gate import AnyPolicy, AsyncGate, Gate
 
 Methods = Mapping[str, LimitsOfRoute | None]
 """Limits by "/package.Service/Method", or by "/package.Service/*" for each method of a service; None: not limited."""
