@@ -36,7 +36,7 @@ from headgate.policy.request import Request
 from headgate.stores.guard.fallback import check_choice
 from headgate.stores.protocol import Store
 
-_log = logging.getLogger("headgate")
+log = logging.getLogger("headgate")
 _DEGRADED = "X-RateLimit-Degraded"
 _PLAIN_HEADERS = "draft-11"
 
@@ -193,7 +193,7 @@ class Enforcer:
 
     def verdict_without_store(self, error: StoreError) -> Verdict:
         """What becomes of a request on which the store gave no decision."""
-        _log.warning("no decision on a request: %s", error)
+        log.warning("no decision on a request: %s", error)
         if not self._closed:
             return Verdict(None, [(_DEGRADED, "open")], 0)
         body = {
@@ -279,7 +279,7 @@ def finish(steps: Generator[Any, Any, None]) -> None:
     try:
         drive(steps)
     except StoreError as error:
-        _log.warning("a request was not settled: %s", error)
+        log.warning("a request was not settled: %s", error)
 
 
 async def finish_async(steps: Generator[Any, Any, None]) -> None:
@@ -287,4 +287,4 @@ async def finish_async(steps: Generator[Any, Any, None]) -> None:
     try:
         await drive_async(steps)
     except StoreError as error:
-        _log.warning("a request was not settled: %s", error)
+        log.warning("a request was not settled: %s", error)

@@ -44,7 +44,7 @@ from headgate.stores.url import open_store
 from headgate.waiting.departure import ClientLeft, Departure
 from headgate.waiting.steps import timeout_us
 
-_log = logging.getLogger("headgate")
+log = logging.getLogger("headgate")
 _MOST_LIMITERS = 1024
 _MOST_ADDRESSES = 65536
 _LONGEST_REMEMBERED = 256
@@ -166,7 +166,7 @@ class RequestLimits:
             charged = limiter.counted.read(cost)
             settled = _settled(limiter.counted, self._counts(request, in_any_case(response)), charged)
         except Exception:  # the response is sent: only the log can report it
-            _log.exception("counts failed: the request counts as it was charged")
+            log.exception("counts failed: the request counts as it was charged")
             if held is not None:
                 yield from held.free()
             return
