@@ -37,7 +37,7 @@ from headgate.limits import Limit, units_of
 from headgate.operation import Operation, Receipt
 from headgate.reservation import AsyncReservation, CountedHolds, Reservation, reserved_or_given_back
 from headgate.stores.guard.choice import answering, rescued
-from headgate.stores.guard.fallback import check_choice
+from headgate.stores.guard.fallback import check_on_store_error
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.url import store_of
@@ -77,7 +77,7 @@ class _BoundLimiter:
             scope=scope,
             name=name or "default",
             shadow=check_flag("shadow", shadow),
-            on_store_error=check_choice(on_store_error),
+            on_store_error=check_on_store_error(on_store_error),
         )
         self.counted = Counted(units_of(self.limits))
         """The units that the limits count, which costs are read in."""
@@ -153,7 +153,7 @@ class _BoundLimiter:
         if self.definitions[0].on_store_error:
             return self
         other = copy(self)
-        choice = check_choice(on_store_error)
+        choice = check_on_store_error(on_store_error)
         other.definitions = tuple(replace(limit, on_store_error=choice) for limit in self.definitions)
         other._answering = answering(self.store)
         other._bound = other._bind_as_told()

@@ -36,7 +36,7 @@ from headgate.policy.store_fit import check_fit, check_holds
 from headgate.policy.subject import Subject
 from headgate.reservation import AsyncReservation, Reservation, reserved_or_given_back
 from headgate.stores.guard.choice import answering, rescue_of, rescued
-from headgate.stores.guard.fallback import check_choice
+from headgate.stores.guard.fallback import check_on_store_error
 from headgate.stores.guard.late_limits import bound_or_late
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import Store, StoreStats, warm_up, warm_up_async
@@ -106,7 +106,7 @@ class _BoundPolicy:
         clock: Clock | None = None,
         on_store_error: OnStoreError | None = None,
     ) -> None:
-        self._on_store_error = check_choice(on_store_error)
+        self._on_store_error = check_on_store_error(on_store_error)
         self._clock = check_clock(clock)
         compiled = read_policy(policy)
         chosen = compiled.store if store is None else store

@@ -16,7 +16,7 @@ from headgate.http.client.places import holds
 from headgate.keys import Key, check_cost
 from headgate.limiter import AnyLimits, AsyncLimiter, Limiter
 from headgate.limits import Limit
-from headgate.stores.guard.fallback import check_choice
+from headgate.stores.guard.fallback import check_on_store_error
 from headgate.stores.protocol import Store
 from headgate.waiting.steps import timeout_us
 
@@ -130,7 +130,7 @@ def read_options(limits: ClientLimits, options: Options, *, asynchronous: bool) 
         retries=_retries(options.get("retries", 2)),
         retry_budget=_number("retry_budget", options.get("retry_budget", 0.1), 0, 1),
         adaptive_k=_adaptive_k(options),
-        closed=check_choice(options.get("on_store_error")) == "closed",
+        closed=check_on_store_error(options.get("on_store_error")) == "closed",
         clock=clock,
         random=chance,
     )

@@ -33,7 +33,7 @@ from headgate.http.server.web_gates import Natively
 from headgate.keys import Key
 from headgate.policy.gate import AnyPolicy, AsyncGate, Gate
 from headgate.policy.request import Request
-from headgate.stores.guard.fallback import check_choice
+from headgate.stores.guard.fallback import check_on_store_error
 from headgate.stores.protocol import Store
 
 log = logging.getLogger("headgate")
@@ -111,7 +111,7 @@ class Enforcer:
         self.fields = fields_of(headers, self.clock)
         self._refusal = function_of(given, "refusal")
         self._observe = function_of(given, "on_decision")
-        self._closed = check_choice(given.get("on_store_error")) == "closed"
+        self._closed = check_on_store_error(given.get("on_store_error")) == "closed"
         self._wait = given.get("wait", 0)
         self._limits: RequestLimits | None = None
         source: RequestLimits | GateRequests

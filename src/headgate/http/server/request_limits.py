@@ -37,7 +37,7 @@ from headgate.policy.client_address import UNIX
 from headgate.policy.gate import native_gate
 from headgate.policy.request import Repeated, Request
 from headgate.stores.guard.choice import answering
-from headgate.stores.guard.fallback import check_choice
+from headgate.stores.guard.fallback import check_on_store_error
 from headgate.stores.guard.rescued import RescuedLimits
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
@@ -81,7 +81,7 @@ class RequestLimits:
         self._counts = function_of(options, "counts")
         self._routed = routed
         self._keeps_charges = keeps_charges or self._counts is not None
-        self._wait = _seconds(options)
+        self._wait = _wait_s(options)
         self.waits = bool(self._wait)
         """Whether requests may wait in line."""
 
@@ -98,7 +98,7 @@ class RequestLimits:
         self.owned: Store | None = open_store(store) if isinstance(store, str) else None
         """The store, if it was opened here."""
         self._store: Any = store if self.owned is None else self.owned
-        self._on_store_error: OnStoreError | Literal[""] = check_choice(options.get("on_store_error"))
+        self._on_store_error: OnStoreError | Literal[""] = check_on_store_error(options.get("on_store_error"))
         # All limiters of the store share its guard.
         self._answering = answering(self._store) if self._on_store_error else self._store
         self._limiters: dict[Any, Any] = {}
@@ -490,7 +490,7 @@ def _left(units: Sequence[str], decision: Decision) -> list[int]:
     return [min(reading.remaining for reading in decision.limits if reading.unit == unit) for unit in units]
 
 
-def _seconds(options: Mapping[str, Any]) -> float:
+def _wait_s(options: Mapping[str, Any]) -> float:
     wait = options.get("wait", 0)
     try:
         timeout_us(wait)

@@ -171,7 +171,7 @@ class Fallback:
         return StatesAt(states, now_us)
 
 
-def check_choice(choice: object) -> OnStoreError | Literal[""]:
+def check_on_store_error(choice: object) -> OnStoreError | Literal[""]:
     """A choice that may be given, "" where it is not; raises ConfigError for what is none."""
     if choice is None or choice == "":
         return ""
