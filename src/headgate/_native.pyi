@@ -441,13 +441,13 @@ class CheckQueue:
     def take(self, most: int) -> CheckBatch | None:
         """Take about so many checks, those of one body together, when `event` says so.
 
-        None where nothing waits, and while a batch is under way. What nobody waits for any more is dropped.
+        None where nothing waits, and while a batch is under way. What is no longer waited for is dropped.
         """
 
     def take_more(self, most: int) -> CheckBatch | None:
         """`take` when a batch is finished: None, too, where few wait and a thread of the door is about to say so.
 
-        It first has the responses to that batch sent, so that those who ask again at once are in the next one.
+        It first has the responses to that batch sent, so that clients that ask again at once are in the next one.
         """
 
 @final
@@ -506,7 +506,7 @@ class CheckBatch:
         """The places of which nothing is known."""
 
     def finish(self) -> None:
-        """Tell all who wait what came of their checks."""
+        """Tell all clients that wait what came of their checks."""
 
 @final
 class LateChecks:
@@ -800,8 +800,8 @@ def copied_response(response: Any, fields: list[tuple[bytes, bytes]]) -> Any:
 class ResponseTeller:
     """Has the responses of one endpoint say what remains.
 
-    A response that nobody else knows says it itself; of any other, `python_copied` makes one. `otherwise` tells what is
-    told in another way: all of a class that `sends_its_fields` is not true for, and of limits further in.
+    A response that is referred to nowhere else says it itself; of any other, `python_copied` makes one. `otherwise`
+    tells what is told in another way: all of a class that `sends_its_fields` is not true for, and of limits further in.
     """
 
     def __new__(

@@ -108,7 +108,7 @@ class Acquiring(_Acquiring):
         With a lease, an `id` or a time to remember they are held, as by `reserve`, and the answer is a reservation:
         limits of what is in flight need that. `with limiter.acquire("user", timeout=5, lease=60) as held`.
 
-        Refused at once, with nothing consumed, if the turn would come later than that or never; nobody knows ahead
+        Refused at once, with nothing consumed, if the turn would come later than that or never; it is not known ahead
         when a place in flight will be free, so for one a caller waits until its timeout. Blocks only this thread;
         callers that wait for other keys are not in its line. Raises as `hit` and `reserve` do.
         """

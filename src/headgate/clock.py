@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, runtime_checkable
 
 from headgate import core
 from headgate.errors import ConfigError
 
 US_PER_SECOND = 1_000_000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @runtime_checkable
@@ -54,6 +58,16 @@ def check_clock(given: object) -> Clock | None:
         "clock is an object with now_us() and let_pass(duration_us), "
         f"such as headgate.testing.ManualClock(), not {kind}"
     )
+
+
+def utc_moment(at_us: int) -> datetime:
+    """A moment in microseconds since the epoch as a datetime in UTC; raises OverflowError beyond the year 9999."""
+    return _EPOCH + timedelta(microseconds=at_us)
+
+
+def since_epoch_us(moment: datetime) -> int:
+    """A moment that has a time zone, in microseconds since the epoch."""
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 def _python_now_us() -> int:

@@ -10,7 +10,6 @@ import _thread
 import atexit
 import gc
 import logging
-import os
 import queue
 import sys
 import threading
@@ -18,6 +17,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+from headgate.forks import in_child
 
 log = logging.getLogger("headgate")
 
@@ -93,5 +94,4 @@ def _after_fork() -> None:
 _keep_last: Callable[[str, Any], object] = _phases.move_to_end  # what is told is not empty: True, to the end
 gc.callbacks += [_phases.__setitem__, _here.__setattr__, _keep_last]
 atexit.register(lambda: _call_all(_late))
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+in_child(_after_fork)

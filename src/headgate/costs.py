@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 from headgate.amounts import REQUESTS, Amount, is_money, read_amount, unit_named
 from headgate.decision import NamedLimit
-from headgate.errors import ArgumentError
+from headgate.errors import ArgumentError, kind_of
 from headgate.keys import check_cost
 from headgate.limits import units_of
 
@@ -164,7 +164,7 @@ def single_more(definitions: Sequence[NamedLimit], more: object) -> int:
 
 
 def _not_counted(name: object, known: Collection[str]) -> str:
-    shown = repr(name)[:60] if isinstance(name, str) else f"a {type(name).__name__}"
+    shown = repr(name)[:60] if isinstance(name, str) else kind_of(name)
     close = get_close_matches(name, known, n=1) if isinstance(name, str) else ()
     hint = f'; did you mean "{close[0]}"?' if close else ""
     return f"no limit counts {shown}: they count {', '.join(known) or 'nothing'}{hint}"

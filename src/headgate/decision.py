@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from headgate import core
 from headgate.amounts import REQUESTS, amount_text
 from headgate.limits import Limit, groups_of
 
-DEGRADED = ("", "local", "open", "closed")
-"""What decided where the store did not: an in-process limiter, or the configured choice to pass or refuse."""
+OnStoreError = Literal["local", "open", "closed"]
+"""What decides where the store does not: an in-process limiter, or the configured choice to pass or refuse."""
+ON_STORE_ERROR: tuple[OnStoreError, ...] = get_args(OnStoreError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class NamedLimit:
     `scope` is its identity in a store, without its numbers: what was used stays used when a number changes. `name` is
     what headers and reports call it, `rule` the policy's rule it belongs to. A `shadow` limit is counted for itself and
     decides nothing. `group` says which of a decision's keys and costs it is checked with; each unit has its own.
-    `on_store_error` is what decides where the store cannot: "local", "open", "closed", or empty for its own choice.
+    `on_store_error` is what decides where the store cannot, see `OnStoreError`; empty for its own choice.
     """
 
     limit: Limit
@@ -143,10 +144,9 @@ class LimitReading:
 class Decision:
     """The answer for one request: yes, not until then, or never. `bool(decision)` is `allowed`.
 
-    `limit`, `remaining` and `reset_after` are those of `binding`, the binding limit: of those
-    that refuse the one with the longest wait, else the one nearest to refusing. They are None where
-    no limit applied. `retry_after` is 0.0 when allowed and None when waiting cannot help.
-    `degraded` says what decided where the store did not, see `DEGRADED`.
+    `limit`, `remaining` and `reset_after` are those of `binding`, the binding limit: of those that refuse the one with
+    the longest wait, else the one nearest to refusing. They are None where no limit applied. `retry_after` is 0.0 when
+    allowed and None when waiting cannot help. `degraded` says what decided where the store did not, see `OnStoreError`.
     """
 
     __slots__ = ("_binding", "_definitions", "_readings", "allowed", "degraded")

@@ -147,7 +147,7 @@ async def answered(answer: T | Awaitable[T]) -> T:
 
 
 def begun(answer: Awaitable[T]) -> asyncio.Future[T]:
-    """What goes on to its end from now on, whoever waits for it."""
+    """What goes on to its end from now on, even if its caller stops waiting."""
     asked = asyncio.ensure_future(answer)
     _unfinished.add(asked)
     asked.add_done_callback(_unfinished.discard)

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from headgate.decision import Decision
 
+_EXCERPT = 60
+"""How many characters a message shows of a text."""
+
 
 class HeadgateError(Exception):
     """Anything that Headgate raises on purpose."""
@@ -181,11 +184,21 @@ def brief_number(value: int) -> str:
     return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
 
 
-def _excerpt(text: str, position: int, width: int = 60) -> tuple[str, int]:
+def kind_of(value: object) -> str:
+    """What a wrong value is, for a message: "a float", "None", never the value itself, which may be a secret."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[:1] in 'aeioAEIO' else 'a'} {name}"
+
+
+def printable(text: str) -> str:
+    """A text from outside, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _excerpt(text: str, position: int) -> tuple[str, int]:
     """A printable window of `text` around `position`, and the column of `position` in it."""
-    start = max(0, min(position - width // 2, len(text) - width))
-    window = "".join(c if c.isprintable() else "?" for c in text[start : start + width])
-    return window, position - start
+    start = max(0, min(position - _EXCERPT // 2, len(text) - _EXCERPT))
+    return printable(text[start : start + _EXCERPT]), position - start
 
 
 def _refusal(decision: Decision) -> str:

@@ -17,6 +17,12 @@ class Forked(Protocol):
         ...
 
 
+def in_child(begin_anew: Callable[[], object]) -> None:
+    """Have a function called in child processes from now on. No other thread runs yet."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=begin_anew)
+
+
 _made: WeakSet[Forked] = WeakSet()
 
 
@@ -53,5 +59,4 @@ def _after_fork() -> None:
         made.after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+in_child(_after_fork)

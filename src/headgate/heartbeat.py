@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
 import threading
 from contextvars import Context
@@ -20,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from headgate.clock import SYSTEM_CLOCK
 from headgate.errors import HeadgateError
+from headgate.forks import in_child
 
 log = logging.getLogger("headgate")
 
@@ -206,8 +206,7 @@ def _after_fork() -> None:
     _threads[0] = _Thread()  # a child has neither the thread nor the holds
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+in_child(_after_fork)
 
 
 def start(reservation: Any) -> None:

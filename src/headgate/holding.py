@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from headgate import core
 from headgate.clock import US_PER_SECOND
 from headgate.decision import Decision, NamedLimit
-from headgate.errors import ArgumentError, brief_number
+from headgate.errors import ArgumentError, brief_number, kind_of
 from headgate.keys import whole_number
 from headgate.units import LARGEST
 
@@ -181,7 +181,7 @@ def write_id(digest: bytes, place: int) -> str:
 def read_id(text: object) -> tuple[bytes, int]:
     """(the 16 bytes of the hold, its place) of a whole id; raises ArgumentError for what is none."""
     if not isinstance(text, str):
-        raise ArgumentError(f"the id of a hold is text, as reserve and id_of give it, not a {type(text).__name__}")
+        raise ArgumentError(f"the id of a hold is text, as reserve and id_of give it, not {kind_of(text)}")
     if _ID.fullmatch(text) is None:
         raise ArgumentError(
             f"this is no id of a hold: that is {ID_PREFIX} and 24 letters, digits, - or _, as reserve and id_of give it"
@@ -208,7 +208,7 @@ def check_name(name: object) -> bytes:
     elif isinstance(name, bytes):
         raw = name
     else:
-        raise ArgumentError(f"the id of a hold is text or bytes, not a {type(name).__name__}")
+        raise ArgumentError(f"the id of a hold is text or bytes, not {kind_of(name)}")
     if not 0 < len(raw) <= LONGEST_NAME:
         raise ArgumentError(f"the id of a hold has 1 to {LONGEST_NAME} bytes, not {len(raw)}")
     return raw
@@ -220,7 +220,7 @@ def check_lease(lease_us: object) -> int:
         return lease_us
     number = whole_number(lease_us)
     if number is None:
-        raise ArgumentError(f"a lease is a whole number of microseconds, not a {_kind(lease_us)}")
+        raise ArgumentError(f"a lease is a whole number of microseconds, not {kind_of(lease_us)}")
     if not 0 < number <= LONGEST_LEASE_US:
         raise ArgumentError(f"a lease is from 1 us to 31 days, not {brief_number(number)} us")
     return number
@@ -230,7 +230,7 @@ def check_remember(remember_us: object) -> int:
     """A time to remember in [0, LONGEST_REMEMBERED_US] microseconds; raises ArgumentError for anything else."""
     number = whole_number(remember_us)
     if number is None:
-        raise ArgumentError(f"how long to remember is a whole number of microseconds, not a {_kind(remember_us)}")
+        raise ArgumentError(f"how long to remember is a whole number of microseconds, not {kind_of(remember_us)}")
     if not 0 <= number <= LONGEST_REMEMBERED_US:
         raise ArgumentError(f"a hold is remembered for up to 366 days, not {brief_number(number)} us")
     return number
@@ -240,7 +240,7 @@ def check_amount(amount: object) -> int:
     """What a hold really cost, or is to hold on top, in [0, 2**52]; raises ArgumentError for anything else."""
     number = whole_number(amount)
     if number is None:
-        raise ArgumentError(f"an amount is a whole number, not a {_kind(amount)}")
+        raise ArgumentError(f"an amount is a whole number, not {kind_of(amount)}")
     if not 0 <= number <= LARGEST:
         raise ArgumentError(f"an amount is in [0, {LARGEST}] (up to 2**52), not {brief_number(number)}")
     return number
@@ -279,15 +279,11 @@ def remembered_us(limits: Sequence[NamedLimit], remember_us: int) -> int:
 
 def _microseconds(seconds: object, what: str) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ArgumentError(f"{what} is a number of seconds, not a {_kind(seconds)}")
+        raise ArgumentError(f"{what} is a number of seconds, not {kind_of(seconds)}")
     if not abs(seconds) < LARGEST:  # not a number is refused here too
         shown = brief_number(seconds) if isinstance(seconds, int) else f"{seconds:.4g}"
         raise ArgumentError(f"{what} is a time in seconds, not {shown}")
     return round(seconds * 1_000_000)
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
 
 
 PythonSettlement = Settlement

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from operator import index
 
-from headgate.errors import ArgumentError, brief_number
+from headgate.errors import ArgumentError, brief_number, kind_of
 from headgate.units import LARGEST
 
 Key = str | tuple[str | int, ...]
@@ -28,7 +28,7 @@ def encode_key(key: Key) -> str:
         return key  # as most are
     parts = (key,) if isinstance(key, str) else key
     if not isinstance(parts, tuple):
-        raise ArgumentError(f"a key is text or a tuple of parts, not {_kind(key)}")
+        raise ArgumentError(f"a key is text or a tuple of parts, not {kind_of(key)}")
     if not 0 < len(parts) <= MOST_PARTS:
         raise ArgumentError(f"a key has 1 to {MOST_PARTS} parts, not {len(parts)}")
     texts = [_part(part, index, alone=isinstance(key, str)) for index, part in enumerate(parts)]
@@ -57,7 +57,7 @@ def check_cost(cost: object, named: str = "a cost") -> int:
     """A cost as a whole number in [0, 2**52]; raises ArgumentError, which begins with its name, for anything else."""
     number = whole_number(cost)
     if number is None:
-        raise ArgumentError(f"{named} is a whole number, not {_kind(cost)}")
+        raise ArgumentError(f"{named} is a whole number, not {kind_of(cost)}")
     if number < 0:
         raise ArgumentError(f"{named} is at least 0, not {brief_number(number)}")
     if number > LARGEST:
@@ -69,7 +69,7 @@ def check_now(now_us: object) -> int:
     """A moment that a clock gave, in [0, 2**52] microseconds; raises ArgumentError for anything else."""
     number = whole_number(now_us)
     if number is None:
-        raise ArgumentError(f"a moment is a whole number of microseconds, not {_kind(now_us)}")
+        raise ArgumentError(f"a moment is a whole number of microseconds, not {kind_of(now_us)}")
     if not 0 <= number <= LARGEST:
         raise ArgumentError(f"a moment is in [0, {LARGEST}] microseconds since the epoch, not {brief_number(number)}")
     return number
@@ -79,7 +79,7 @@ def check_ago(ago_us: object) -> int:
     """How long ago something was, at most as long as clocks reach; raises ArgumentError for what is no such time."""
     number = whole_number(ago_us)
     if number is None:
-        raise ArgumentError(f"how long ago is a whole number of microseconds, not {_kind(ago_us)}")
+        raise ArgumentError(f"how long ago is a whole number of microseconds, not {kind_of(ago_us)}")
     if number < 0:
         raise ArgumentError(f"how long ago is at least 0, not {brief_number(number)}")
     return min(number, LARGEST)
@@ -93,7 +93,7 @@ def _part(part: object, index: int, *, alone: bool) -> str:
             raise ArgumentError(f"{name} is {brief_number(number)}: too long for a key")
         if number is not None:
             return str(number)
-        raise ArgumentError(f"{name} is text or a whole number, not {_kind(part)}")
+        raise ArgumentError(f"{name} is text or a whole number, not {kind_of(part)}")
     if not part:
         raise ArgumentError(f"{name} is empty: a missing identity must not mean that nothing is limited")
     try:
@@ -105,8 +105,3 @@ def _part(part: object, index: int, *, alone: bool) -> str:
 
 def _escape(match: re.Match[str]) -> str:
     return f"%{ord(match[0]):02X}"
-
-
-def _kind(value: object) -> str:
-    """What a wrong value is, for a message: never the value itself, which may be a secret."""
-    return "None" if value is None else f"a {type(value).__name__}"

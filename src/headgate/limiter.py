@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from headgate.acquiring import Acquiring, AsyncAcquiring
 from headgate.clock import Clock, check_clock
 from headgate.costs import Cost, Counted
-from headgate.decision import Decision, NamedLimit, name_limits
+from headgate.decision import Decision, NamedLimit, OnStoreError, name_limits
 from headgate.decorator import (
     CallLimit,
     CostOf,
@@ -28,7 +28,7 @@ from headgate.decorator import (
     is_coroutine_function,
 )
 from headgate.drive import answered
-from headgate.errors import ArgumentError, ConfigError, check_flag
+from headgate.errors import ArgumentError, ConfigError, check_flag, kind_of
 from headgate.held_calls import name_of
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.keys import Key, encode_key, whole_number
@@ -37,12 +37,15 @@ from headgate.limits import Limit, units_of
 from headgate.operation import Operation, Receipt
 from headgate.reservation import AsyncReservation, CountedHolds, Reservation, reserved_or_given_back
 from headgate.stores.guard.choice import answering, rescued
-from headgate.stores.guard.fallback import Choice, check_choice
+from headgate.stores.guard.fallback import check_on_store_error
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.url import store_of
 from headgate.waiting.freed import freeing
 from headgate.waiting.lines import MOST_WAITERS, WaitingLines
+
+AnyLimits = str | Limit | Sequence[Limit]
+"""Limits as text, one limit, or several."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,13 +57,13 @@ class _BoundLimiter:
 
     def __init__(
         self,
-        limits: str | Limit | Sequence[Limit],
+        limits: AnyLimits,
         *,
         store: str | Store = "memory://",
         name: str = "",
         clock: Clock | None = None,
         shadow: bool = False,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
         max_waiters: int = MOST_WAITERS,
     ) -> None:
         self.limits = _read_limits(limits)
@@ -74,7 +77,7 @@ class _BoundLimiter:
             scope=scope,
             name=name or "default",
             shadow=check_flag("shadow", shadow),
-            on_store_error=check_choice(on_store_error),
+            on_store_error=check_on_store_error(on_store_error),
         )
         self.counted = Counted(units_of(self.limits))
         """The units that the limits count, which costs are read in."""
@@ -145,12 +148,12 @@ class _BoundLimiter:
         costs = self.counted.read_part(cost)
         return Receipt.of(Operation((key,) * len(costs), costs), decision)
 
-    def told(self, on_store_error: Choice) -> Self:
+    def told(self, on_store_error: OnStoreError) -> Self:
         """This limiter, with its lines, where `on_store_error` is its choice unless it has one of its own."""
         if self.definitions[0].on_store_error:
             return self
         other = copy(self)
-        choice = check_choice(on_store_error)
+        choice = check_on_store_error(on_store_error)
         other.definitions = tuple(replace(limit, on_store_error=choice) for limit in self.definitions)
         other._answering = answering(self.store)
         other._bound = other._bind_as_told()
@@ -232,13 +235,13 @@ class Limiter(_BoundLimiter, Acquiring):
 
     def __init__(
         self,
-        limits: str | Limit | Sequence[Limit],
+        limits: AnyLimits,
         *,
         store: str | Store = "memory://",
         name: str = "",
         clock: Clock | None = None,
         shadow: bool = False,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
         max_waiters: int = MOST_WAITERS,
     ) -> None:
         super().__init__(
@@ -397,13 +400,13 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
 
     def __init__(
         self,
-        limits: str | Limit | Sequence[Limit],
+        limits: AnyLimits,
         *,
         store: str | Store = "memory://",
         name: str = "",
         clock: Clock | None = None,
         shadow: bool = False,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
         max_waiters: int = MOST_WAITERS,
     ) -> None:
         super().__init__(
@@ -529,18 +532,18 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
         await self.close()
 
 
-def _read_limits(limits: str | Limit | Sequence[Limit]) -> tuple[Limit, ...]:
+def _read_limits(limits: AnyLimits) -> tuple[Limit, ...]:
     if isinstance(limits, str):
         return parse_limits(limits)
     given: object = limits
     if not isinstance(given, Limit | Iterable) or isinstance(given, bytes | bytearray):
         raise ConfigError(
-            f'limits are text such as "100/minute", limit values or a list of those, not a {type(given).__name__}'
+            f'limits are text such as "100/minute", limit values or a list of those, not {kind_of(given)}'
         )
     values = (limits,) if isinstance(limits, Limit) else tuple(limits)
     for value in values:
         if not isinstance(value, Limit):
-            raise ConfigError(f"limits are text or limit values, not a {type(value).__name__}")
+            raise ConfigError(f"limits are text or limit values, not {kind_of(value)}")
     if not 0 < len(values) <= MOST_LIMITS:
         raise ConfigError(f"a limiter has 1 to {MOST_LIMITS} limits, not {len(values)}")
     return values

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+from headgate.errors import kind_of
 from headgate.keys import whole_number
 
 NANO = 10**9
@@ -43,9 +44,8 @@ def read_money(value: object, currency: str, *, round_up: bool = False) -> int:
     whole = whole_number(value)
     if whole is not None:
         return whole * NANO
-    kind = "None" if value is None else f"a {type(value).__name__}"
     raise ValueError(
-        f'an amount in {currency} is text such as "0.0123", a Decimal or whole units as an int, not {kind}'
+        f'an amount in {currency} is text such as "0.0123", a Decimal or whole units as an int, not {kind_of(value)}'
     )
 
 

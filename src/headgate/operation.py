@@ -80,6 +80,5 @@ def _charged_by(decision: Decision) -> list[bool] | None:
     return [reading.allowed for reading in decision.limits]
 
 
-PythonOperation = Operation
 if not TYPE_CHECKING and core.native is not None:
     Operation = core.native.Operation

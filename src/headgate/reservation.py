@@ -176,7 +176,8 @@ async def reserved_or_given_back(
     """What a store answers to `hold`, at once or when it comes.
 
     Where the caller is cancelled before that, the store may hold already, and nothing else knows the id: what it held
-    is given back by `commit` as soon as it answers. A hold that has a name stays: who asks again by it finds it.
+    is given back by `commit` as soon as it answers. A hold that has a name stays: a call that asks again by it finds
+    it.
     """
     value: Any = answer
     if not hasattr(value, "__await__") or hold.name is not None:

@@ -203,6 +203,8 @@ BAD_CALLS = [
     (["reset", "no-such.yaml", "user=u42"], 1, "no-such.yaml: No such file or directory"),
     (["capacity", SHOP, "--users", "0", "--rate", "5"], 2, "Invalid value for '--users'"),
     (["capacity", SHOP, "--users", "5", "--rate", "0"], 2, "Invalid value for '--rate'"),
+    (["serve", "--worker-timeout", "2"], 2, "'--worker-timeout': a worker shows once a second that it moves: 3"),
+    (["llm", "serve", "--worker-timeout", "0.5"], 2, "'--worker-timeout': a worker shows once a second that it moves"),
     (["capacity", SHOP, "--users", "5"], 2, "Missing option '--rate'"),
     (["capacity", "no-such.yaml", "--users", "5", "--rate", "5"], 1, "no-such.yaml: No such file or directory"),
 ]

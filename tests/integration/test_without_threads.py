@@ -53,7 +53,7 @@ def test_without_a_thread_that_listens_a_caller_waits_in_line_and_asks(
     assert limiter.hit("key", cost=10)
     with no_room_for_threads():
         assert limiter.acquire("key", timeout=5)
-    assert "who is called in line is not heard, and asks every 3 s: RuntimeError" in caplog.text
+    assert "calls to waiting callers are not heard: they ask every 3 s: RuntimeError" in caplog.text
     limiter.store.close()
 
 
@@ -73,7 +73,7 @@ def test_without_a_thread_that_listens_to_a_zone_callers_wait_in_the_line_of_the
     guarded = Limiter("10/second bucket", store=url, name="unheard", on_store_error="local")
     assert bare.hit("key", cost=10)
     with no_room_for_threads():
-        with pytest.raises(StoreUnavailable, match="the thread that listens who is called in line cannot be started"):
+        with pytest.raises(StoreUnavailable, match="the thread that wakes waiting callers cannot be started"):
             bare.acquire("key", timeout=5)
         assert guarded.acquire("key", timeout=5)
     assert bare.hit("key", cost=10).allowed is False

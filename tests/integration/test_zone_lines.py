@@ -20,9 +20,8 @@ import pytest
 from programs import told
 
 from headgate import AsyncLimiter, Limiter, SharedStore
-from headgate.decision import name_limits
+from headgate.decision import OnStoreError, name_limits
 from headgate.errors import StoreTimeout
-from headgate.stores.guard.fallback import Choice
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.lines import Ticket
 from headgate.waiting.freed import freed_places
@@ -384,7 +383,7 @@ def test_where_the_lines_are_not_to_be_had_a_guarded_caller_waits_in_its_process
     held_lock: SharedStore, by: str
 ) -> None:
     store = GuardedStore(held_lock, on_error="local") if by == "a guard" else held_lock
-    choice: Choice | None = "local" if by == "the limiter" else None
+    choice: OnStoreError | None = "local" if by == "the limiter" else None
     limiter = Limiter("1 concurrent; 9/hour", store=store, name="jobs", on_store_error=choice)
     if by == "a middleware":
         limiter = limiter.told("local")

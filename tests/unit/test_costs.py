@@ -115,7 +115,7 @@ def test_a_number_of_money_is_in_whole_units_of_the_currency(make: Callable[...,
 
 BAD: list[tuple[Any, str]] = [
     ({"token": 1}, "no limit counts 'token': they count requests, tokens, usd; did you mean \"tokens\"?"),
-    ({5: 1}, "no limit counts a int: they count requests, tokens, usd"),
+    ({5: 1}, "no limit counts an int: they count requests, tokens, usd"),
     ({"tokens": -1}, "a cost in tokens is at least 0, not -1"),
     ({"tokens": True}, "a cost in tokens is a whole number, not a bool"),
     ({"tokens": 2**52 + 1}, "a cost in tokens is at most"),

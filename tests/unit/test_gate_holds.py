@@ -210,7 +210,7 @@ def test_a_gate_decides_at_once_what_no_rule_in_flight_is_for(core: str) -> None
         ("", None, "no id"),
         ("h1", None, "no id"),
         (b"h1", None, "text, .* not a bytes"),
-        (None, None, "text, .* not a NoneType"),
+        (None, None, "text, .* not None"),
         ("h1" + "A" * 24 + ".", None, "no id"),
         ("h1" + "A" * 24 + ".re quests", None, "no id"),
         ("h1" + "A" * 24 + ".requests" * 5000, None, "no id"),

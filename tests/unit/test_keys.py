@@ -49,7 +49,7 @@ BAD_KEYS = [
     (None, "a key is text or a tuple of parts, not None"),
     (("a", None), "part 1 of a key is text or a whole number, not None"),
     (b"a", "not a bytes"),
-    (7, "not a int"),
+    (7, "not an int"),
     (("a", True), "not a bool"),
     (("a", 1.5), "not a float"),
     (["a"], "not a list"),

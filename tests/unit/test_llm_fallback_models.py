@@ -61,7 +61,7 @@ def test_of_each_rate_the_highest_is_held() -> None:
 def test_a_body_that_names_its_models_in_a_list_alone_is_a_call_of_the_first() -> None:
     call = gate_of().reserve(body={"models": ["cheap", "dear"]}, **CALL)
     assert call.model == "cheap" and call.held.cost == 30_000 * MILLIONTHS
-    with pytest.raises(ArgumentError, match="model is the name of a model, not a NoneType"):
+    with pytest.raises(ArgumentError, match="model is the name of a model, not None"):
         gate_of().reserve(body={"models": []}, **CALL)
 
 
@@ -188,9 +188,9 @@ def test_a_further_model_that_always_searches_is_held_a_search() -> None:
     ("fields", "error"),
     [
         ({"models": "dear"}, "models of a call is a list of names of models, not a str"),
-        ({"models": [5]}, "models of a call is a list of names of models, not one with a int"),
+        ({"models": [5]}, "models of a call is a list of names of models, not one with an int"),
         ({"fallbacks": [{"cheap": "dear"}]}, "fallbacks of a call is a list of names of models, not one with a dict"),
-        ({"fallbacks": [{"model": 5}]}, "model is the name of a model, not a int"),
+        ({"fallbacks": [{"model": 5}]}, "model is the name of a model, not an int"),
         ({"fallbacks": [""]}, "model is a name of 1 to"),
         ({"models": [f"m{number}" for number in range(40)]}, "models of a call names at most 32 further models"),
     ],

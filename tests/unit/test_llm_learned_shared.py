@@ -209,7 +209,7 @@ def test_only_the_user_can_read_what_lies_beside_a_zone(tmp_path: Path) -> None:
     assert stat.S_IMODE(place.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(place.path.parent.stat().st_mode) == 0o700
     place.path.parent.chmod(0o777)
-    with pytest.raises(StoreUnavailable, match="another user may write it"):
+    with pytest.raises(StoreUnavailable, match="another user may write to it"):
         place.merge("a", 2, [("0a", {5: 1})])
 
 
@@ -224,7 +224,7 @@ def test_a_zone_that_is_shared_with_a_group_shares_this_too(tmp_path: Path) -> N
 def test_a_directory_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "zone.learned").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StoreUnavailable, match="its directory is none"):
+    with pytest.raises(StoreUnavailable, match="its directory is not one, or another user may write to it"):
         FileSamples(tmp_path / "zone").merge("a", 1, [("0a", {5: 1})])
     assert not list((tmp_path / "elsewhere").iterdir())
 

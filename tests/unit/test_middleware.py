@@ -289,7 +289,7 @@ def test_a_store_that_fails_never_looks_like_the_clients_fault(kind: str, caplog
         ({"policy": POLICY, "ruleset": None}, "ruleset is one of the policy's, default, not None"),
         ({"policy": POLICY, "ruleset": []}, r"ruleset is one of the policy's, default, not \[\]"),
         ({"limits": "5/minute", "ruleset": "default"}, "ruleset goes with a policy"),
-        ({"policy": 5}, "a policy is the path of a file, its values or a Policy, not a int"),
+        ({"policy": 5}, "a policy is the path of a file, its values or a Policy, not an int"),
         ({"policy": "5/minute"}, 'or a Policy; "5/minute" is no file .* limits="5/minute", or use Limiter'),
         (
             {"policy": "20 concurrent; 9 tokens/minit"},

@@ -197,11 +197,11 @@ def test_a_tier_of_the_map_that_is_the_default_needs_no_limits_of_its_own() -> N
 
 
 @pytest.mark.parametrize("network", ["0.0.0.0/0", "'::/0'"])
-def test_proxies_that_are_everybody_are_a_warning(network: str) -> None:
+def test_proxies_that_are_every_client_are_a_warning(network: str) -> None:
     more = f"client_ip: {{header: X-Forwarded-For, trusted_proxies: [10.0.0.0/8, {network}]}}\n"
     assert warnings_about(limits("5/day"), more=more) == [
-        f"client_ip.trusted_proxies[1]: {network.strip(chr(39))} is every address: whoever sends X-Forwarded-For "
-        "chooses the address that counts; name your proxies, or how many there are with trusted_hops"
+        f"client_ip.trusted_proxies[1]: {network.strip(chr(39))} is every address: any client that sends "
+        "X-Forwarded-For chooses the address that counts; name your proxies, or how many there are with trusted_hops"
     ]
     assert warnings_about(limits("5/day"), more=more.replace("]}", "], trusted_hops: 1}")) == []
 

@@ -543,8 +543,8 @@ def test_where_the_store_fails_all_counts_and_the_response_is_not_touched(
         ({"error": "slow down"}, "refusal gives a Refusal of headgate.http.server.options, or None .* not a dict"),
         ((429, [], b""), "not a tuple"),
         (Refusal("429", [], b""), "the status of a Refusal is a whole number, not a str"),  # type: ignore[arg-type]
-        (Refusal(429, [("X-Limit", 5)], b""), "name and value of a header of a Refusal are text, not int"),  # type: ignore[list-item]
-        (Refusal(429, [(b"a", b"b")], b""), "are text, not bytes"),  # type: ignore[list-item]
+        (Refusal(429, [("X-Limit", 5)], b""), "name and value of a header of a Refusal are text, not an int"),  # type: ignore[list-item]
+        (Refusal(429, [(b"a", b"b")], b""), "are text, not a bytes"),  # type: ignore[list-item]
         (Refusal(429, [], "slow down"), "the body of a Refusal is bytes, not a str"),  # type: ignore[arg-type]
         (Refusal(429, {"X": "1"}, b""), "the headers of a Refusal are pairs in a list, not a dict"),  # type: ignore[arg-type]
     ],

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from headgate import Gate, Request
 from headgate.observe.events import DecisionEvent, PolicyApplied, PolicyRefused
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.prometheus import DecisionCounts, Metrics, Sharing, WorkerCounts
-from headgate.observe.worker_files import make_files
+from headgate.observe.prometheus import DecisionCounts, Metrics
+from headgate.observe.worker_files import Sharing, WorkerCounts, make_files
 
 GATE = Gate({"version": 1, "rules": [{"name": "all", "by": [], "limits": "3/minute"}]})
 

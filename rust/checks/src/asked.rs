@@ -1,4 +1,4 @@
-//! What is asked of a store that answers later, and who waits for it.
+//! What is asked of a store that answers later, and what waits for it.
 
 use std::mem::take;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl<C> Asking<C> {
         count
     }
 
-    /// Take note of what came of the checks that a batch took: those who wait can be told, or more is to be asked.
+    /// Take note of what came of the checks that a batch took: those that wait can be told, or more is to be asked.
     pub fn settle(mut self, outcomes: impl Iterator<Item = Option<Outcome>>) -> Settled<C> {
         let Place::Turn(turn) = &mut self.place else {
             return Settled::Told(self.home, Told { outcomes: outcomes.collect(), answers: self.answers });

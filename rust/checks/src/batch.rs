@@ -67,7 +67,7 @@ impl<C: Send + Sync + 'static> Batch<C> {
 }
 
 impl<C: Send + Sync + 'static> Drop for Batch<C> {
-    /// Tell all who wait; each thread is woken once. A long list of which more is to be decided waits again.
+    /// Tell all that wait; each thread is woken once. A long list of which more is to be decided waits again.
     fn drop(&mut self) {
         let mut by_home: Vec<(Home, Vec<Told>)> = Vec::new();
         let mut rest = Vec::new();

@@ -151,7 +151,7 @@ pub struct Tally(Mutex<Counted>);
 #[derive(Debug, Default)]
 struct Counted {
     in_use: Vec<Arc<Counters>>,
-    /// Of policies that nobody decides by any more.
+    /// Of policies that are no longer in force.
     past: Figures,
 }
 

@@ -32,7 +32,7 @@ pub struct Told {
 
 impl Told {
     pub fn tell(self) {
-        let _ = self.answers.send(self.outcomes); // whoever has gone does not wait for it
+        let _ = self.answers.send(self.outcomes); // a thread that has gone does not wait for it
     }
 }
 

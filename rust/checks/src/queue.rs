@@ -36,7 +36,7 @@ impl<C: Send + Sync + 'static> Queue<C> {
     /// A queue; `wake` is called when something waits, and no batch is under way and none was asked for.
     ///
     /// A thread with an event loop calls it once the tasks that are ready have asked, too; after a batch, a thread that
-    /// was told first sends what came of it, so that those who ask again are in the next one.
+    /// was told first sends what came of it, so that clients that ask again are in the next one.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let waiting =
             Waiting { askings: VecDeque::new(), count: 0, lists: VecDeque::new(), is_due: false, is_under_way: false };
@@ -98,7 +98,7 @@ impl<C: Send + Sync + 'static> Queue<C> {
     /// Take what waits, having been woken: about `most` checks, those of one request together, and a piece of the long
     /// list that waits longest; None where there are none, and while a batch is under way.
     ///
-    /// What nobody waits for any more is dropped.
+    /// What is no longer waited for is dropped.
     pub fn take(&self, most: usize) -> Option<Batch<C>> {
         let mut waiting = self.0.lock();
         waiting.is_due = false;

@@ -82,7 +82,7 @@ impl Seed {
         KeyHash { shard: hash.h1, tag: hash.h2 }
     }
 
-    /// 128 bits of a number, which nobody can guess who has not the seed.
+    /// 128 bits of a number, which cannot be guessed without the seed.
     #[inline]
     pub fn numbered(&self, number: u64) -> [u64; 2] {
         let hash = self.hasher.hash(&number.to_le_bytes());

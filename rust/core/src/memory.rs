@@ -312,12 +312,12 @@ pub mod shared {
             self.0.load(Ordering::Acquire)
         }
 
-        /// Count one more ringing; who waits hears it when it wakes for another reason, or is woken.
+        /// Count one more ringing; what waits hears it when it wakes for another reason, or is woken.
         pub fn ring(&self) {
             self.0.fetch_add(1, Ordering::Release);
         }
 
-        /// Wake who waits for it.
+        /// Wake what waits for it.
         pub fn wake(&self) {
             // SAFETY: the address of a word that is mapped, which the kernel looks up and does not keep.
             unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };

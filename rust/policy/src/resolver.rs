@@ -1,6 +1,6 @@
 //! From a subject to what a store is asked: the limits of the rules that apply, their keys and their costs.
 //!
-//! A `Resolver` has one policy, and limits bound to one store by whoever made it. What it remembers is bounded, and
+//! A `Resolver` has one policy, and limits bound to one store by its maker. What it remembers is bounded, and
 //! read without a lock.
 
 use std::hash::{Hash, Hasher};

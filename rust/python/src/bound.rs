@@ -72,7 +72,7 @@ pub struct BoundLimits {
     remember_us: i64,
     /// Which limit counts what is in flight, if one does.
     in_flight: Option<usize>,
-    /// Who waits in this process for places in flight, by the places of their keys, and what calls them.
+    /// The callers that wait in this process for places in flight, by the places of their keys, and what calls them.
     waiting: OnceLock<(Py<PyDict>, Py<PyAny>)>,
     /// The lines that the store keeps for all processes.
     line: OnceLock<Py<PyAny>>,
@@ -416,11 +416,6 @@ impl BoundLimits {
         &self.group_of
     }
 
-    /// Decide for one unit of a key that is hashed, and charge it.
-    pub fn hit_hashed(&self, py: Python<'_>, key: KeyHash) -> PyResult<Decision> {
-        self.of_one(py, key, 1, HIT)
-    }
-
     #[inline]
     fn one(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: AnyCost, mode: Mode) -> PyResult<Decision> {
         self.of_one(py, hash_key(key, self.table.seed())?, self.units(py, cost)?, mode)
@@ -598,7 +593,7 @@ impl BoundLimits {
         }
     }
 
-    /// Settle a hold, and call who waits for its places.
+    /// Settle a hold, and call those that wait for its places.
     #[inline]
     fn settle<'py>(
         slf: &Bound<'py, Self>,

@@ -34,7 +34,7 @@ impl<F: OneArgument> Definition<F> {
 /// A function that is bound to a tuple.
 pub fn bound_function<'py, F: OneArgument>(to: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
     let definition = ptr::from_ref(Definition::<F>::OF).cast_mut();
-    // SAFETY: the definition lives as long as the program, and nobody writes to it; of the tuple, the function has a
+    // SAFETY: the definition lives as long as the program, and nothing writes to it; of the tuple, the function has a
     // reference of its own; what is given back is new, or null with an error set.
     unsafe { Bound::from_owned_ptr_or_err(to.py(), ffi::PyCFunction_NewEx(definition, to.as_ptr(), ptr::null_mut())) }
 }

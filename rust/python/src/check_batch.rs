@@ -237,7 +237,7 @@ impl CheckBatch {
         batch.map_or(vec![], |batch| (0..batch.len()).filter(|place| batch.outcome(*place).is_none()).collect())
     }
 
-    /// Tell all who wait what came of their checks.
+    /// Tell all clients that wait what came of their checks.
     fn finish(&mut self) {
         self.batch = None;
     }

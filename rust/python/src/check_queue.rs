@@ -24,7 +24,7 @@ impl CheckQueue {
     #[new]
     fn new(event: RawFd) -> PyResult<Self> {
         let event = same_file(event)?;
-        // It is full where it was not read for long: whoever reads it then finds what waits.
+        // It is full where it was not read for long: what reads it then finds what waits.
         let wake = move || drop((&event).write(&1u64.to_ne_bytes()));
         Ok(Self { queue: Arc::new(Queue::new(wake)) })
     }

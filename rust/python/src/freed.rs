@@ -1,4 +1,4 @@
-//! Places in flight that are freed call those who wait for them, in whatever process of the host they are.
+//! Places in flight that are freed call the callers that wait for them, in whatever process of the host they are.
 
 use crate::any_table::AnyTable;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

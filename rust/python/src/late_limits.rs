@@ -8,7 +8,7 @@ use pyo3::types::{PyString, PyTuple};
 
 use crate::redis_calls::RedisCalls;
 
-/// Who binds the limits of a policy: a `headgate.policy.resolver.Resolver`, asked when a batch is taken.
+/// What binds the limits of a policy: a `headgate.policy.resolver.Resolver`, asked when a batch is taken.
 pub struct Binds(pub Arc<Py<PyAny>>);
 
 /// Limits of rules for a tier.

@@ -1,4 +1,4 @@
-//! How what native limits answered is read, once somebody asks for it.
+//! How what native limits answered is read, once it is asked for.
 
 use headgate_core::table::answer::Answer;
 use headgate_core::table::known_hold::Measured;

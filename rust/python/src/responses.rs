@@ -64,7 +64,7 @@ impl ResponseTeller {
             return self.otherwise.bind(py).call1((passed, response, connection));
         }
         let fields = passed.get().fields_of(py);
-        // One reference is that of the call itself: nobody else knows the response, and nobody returns it again.
+        // One reference is that of the call itself: nothing else refers to the response, and nothing returns it again.
         if references(response) == 1 && !is_known_weakly(response)? {
             let own = response.getattr(intern!(py, "raw_headers"))?;
             // Two references: the response's, and the one here. A third is that of a view of them.

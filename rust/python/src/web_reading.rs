@@ -68,7 +68,7 @@ pub struct Reading {
     /// The headers that the policy reads, by their numbers.
     pub names: Box<[WebName]>,
     pub host: WebName,
-    /// Whether it looks at paths, at queries or not. What nobody looks at is not read.
+    /// Whether it looks at paths, at queries or not. What is not looked at is not read.
     pub reads_paths: bool,
     pub reads_queries: bool,
     reads_cookies: bool,

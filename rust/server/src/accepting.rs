@@ -21,7 +21,7 @@ use crate::transport::Transport;
 use crate::worker::Worker;
 use crate::{http1, http2};
 
-/// How often the clock is looked at, and at who has taken too long.
+/// How often the clock is looked at, and at clients that have taken too long.
 const TICK: Duration = Duration::from_millis(100);
 
 /// How long connections on which nothing has begun outlive the port: a request may be on its way.

@@ -130,7 +130,7 @@ impl fmt::Debug for InPieces {
     }
 }
 
-/// A reply that is awaited on the thread that asked for it. Dropped, nobody gets it.
+/// A reply that is awaited on the thread that asked for it. Dropped, it goes nowhere.
 pub struct Later(Pin<Box<dyn Future<Output = Reply> + Send>>);
 
 impl Later {

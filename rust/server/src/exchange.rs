@@ -1,4 +1,4 @@
-//! One request and its response: which route it is, who answers it, and how the connection goes on.
+//! One request and its response: which route it is, what answers it, and how the connection goes on.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ pub struct Exchange<'a> {
     pub number: u64,
 }
 
-/// Who answers, and with what.
+/// What answers, and with what.
 enum Answered {
     Here(Reply),
     /// The Python service, which is given this body.
     Passed(Bytes),
-    /// Nobody: nothing more is read of the connection.
+    /// Nothing: no more is read of the connection.
     Refused(Refusal),
 }
 

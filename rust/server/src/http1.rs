@@ -20,7 +20,7 @@ pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, mut intak
     let numbers = AtomicU64::new(0);
     let answer = |request| {
         let number = numbers.load(Relaxed);
-        numbers.store(number + 1, Relaxed); // nobody else counts them
+        numbers.store(number + 1, Relaxed); // nothing else counts them
         Exchange { worker, connection, number }.answer(request)
     };
     let bounds = worker.bounds();

@@ -56,7 +56,7 @@ impl PassedOn {
 }
 
 impl Drop for PassedOn {
-    /// Tell the Python service that nobody waits for the response, and keep the turn until it is done.
+    /// Tell the Python service that the response is no longer waited for, and keep the turn until it is done.
     fn drop(&mut self) {
         let Some(waiting) = self.0.take() else {
             return;

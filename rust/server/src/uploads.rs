@@ -115,7 +115,7 @@ pub fn head_bytes(parts: &Parts) -> usize {
     target + parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
 }
 
-/// Throw a body away that nobody wants, so that the connection can be used again: as long as it comes steadily.
+/// Throw a body away that is not wanted, so that the connection can be used again: as long as it comes steadily.
 ///
 /// It holds no memory, and its connection may give way: it costs what as many small requests would.
 pub fn throw_away(body: Incoming, bounds: &Bounds, connection: &Arc<Connection>) {

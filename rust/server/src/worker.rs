@@ -33,7 +33,7 @@ pub struct Worker {
     forward: Forward,
     /// Connections that it serves.
     pub open: AtomicUsize,
-    /// Who holds it has a check decided in pieces; the others wait in line.
+    /// The exchange that holds it has a check decided in pieces; the others wait in line.
     in_pieces: Mutex<()>,
 }
 

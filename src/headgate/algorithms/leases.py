@@ -37,7 +37,7 @@ class KeyLeases:
         return self._leases[-1].until if self._over < len(self._leases) else None
 
     def freed_at(self, now: int, needed: int) -> int:
-        """When so many places, which are in use, will be free if nobody extends or frees."""
+        """When so many places, which are in use, will be free if none is extended or freed before."""
         self._move(now)
         for lease in islice(self._leases, self._over, None):
             needed -= lease.places

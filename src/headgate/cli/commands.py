@@ -177,7 +177,6 @@ _KEY_HELP = (
     "ip=203.0.113.9 or an api key (found by its digest, never shown); several make one key. Or it is the parts of a "
     "key as `headgate explain` tells them. The KEY everyone is for rules that count all requests together."
 )
-_SHORTEST_HANG_S = 3
 _RESET_HELP = "A process that refused the KEY just before may go on to refuse it for another second."
 _STORE_HELP = "The live store, such as redis://HOST or shared:///PATH; else the policy's own."
 
@@ -222,47 +221,33 @@ def capacity(policy: Path, users: int, rate: float, as_json: bool) -> None:
     run_capacity(policy, users=users, rate=rate, as_json=as_json)
 
 
-def _number(
-    *names: str, default: int | float, least: int | float, most: int | float, help: str
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """An option that is a number in [least, most] and shows its default: seconds where that is a float."""
-    kind: click.ParamType[Any] = options.Finite(least, most)
-    if isinstance(default, int):
-        kind = click.IntRange(int(least), int(most))
-    metavar = None if isinstance(default, int) else "SECONDS"
-    return click.option(*names, default=default, show_default=True, type=kind, metavar=metavar, help=help)
-
-
 @headgate.command()
 @click.argument("policy", type=options.POLICY_FILE, required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@_number("--port", default=8080, least=0, most=65535, help="0 takes a free one.")
+@options.number("--port", default=8080, least=0, most=65535, help="0 takes a free one.")
 @click.option("--store", metavar="URL", help="A store in place of the policy's own, such as memory://?max_keys=100000.")
-@_number(
+@options.number(
     "--drain", "drain_s", default=0.0, least=0, most=3600,
     help="How long SIGTERM keeps answering, as not ready, before the port is closed.",
 )  # fmt: skip
-@_number(
+@options.number(
     "--workers", default=1, least=1, most=128,
     help="Processes that answer on the port; several need a store that they share, and get one if none is named.",
 )  # fmt: skip
-@_number(
-    "--worker-timeout", "hang_s", default=10.0, least=0, most=3600,
-    help="A worker that has not moved for so long is replaced; 0 is never.",
-)  # fmt: skip
-@click.option(
-    "--threads", default=1, show_default=True, type=click.IntRange(0, 256),
+@options.worker_timeout(10.0)
+@options.number(
+    "--threads", default=1, least=0, most=256,
     help="Threads of the native front door of each process; 0 answers with Python alone.",
 )  # fmt: skip
 @click.option(
     "--pin-threads", "pinned", is_flag=True,
     help="Keep each of these threads, of all workers, on a CPU of its own.",
 )  # fmt: skip
-@_number(
+@options.number(
     "--connections", default=8192, least=1, most=1_000_000,
     help="The most connections of each process; beyond them, the one that has waited longest for its client is closed.",
 )  # fmt: skip
-@_number(
+@options.number(
     "--keep-alive", "idle_s", default=180.0, least=0.1, most=86400,
     help="How long a connection stays open that nothing is asked on.",
 )  # fmt: skip
@@ -304,8 +289,6 @@ def serve(
     from headgate.service.workers.single import serve as run_service
 
     starting.end_tidily()
-    if 0 < hang_s < _SHORTEST_HANG_S:
-        raise click.BadParameter(f"a worker shows once a second that it moves: {_SHORTEST_HANG_S} or more, or 0")
     door = DoorWish(threads, pinned, options.certificate_files(tls_certificate, tls_key, tls_client_ca))
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
     file = _policy_file(policy)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import click
 
 from headgate.cli.group import Group
-from headgate.clock import SYSTEM_CLOCK
+from headgate.clock import SYSTEM_CLOCK, utc_moment
 from headgate.errors import ConfigError
 from headgate.periods import parse_period
 
@@ -111,7 +111,7 @@ def _expiry_us(text: str | None, now_us: int) -> int | None:
 
 
 def _moment(at_us: int | None) -> str | None:
-    return None if at_us is None else f"{datetime.fromtimestamp(at_us // 1_000_000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return None if at_us is None else f"{utc_moment(at_us):%Y-%m-%dT%H:%M:%SZ}"
 
 
 COMMANDS = (key,)

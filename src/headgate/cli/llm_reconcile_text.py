@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from headgate.amounts import number_text
 from headgate.cli.llm_report_text import counted, money, shown
+from headgate.clock import utc_moment
 from headgate.llm.books.reconciling import Reconciliation
 from headgate.llm.entry import Entry
 
@@ -54,7 +54,7 @@ def _who(entry: Entry) -> str:
 
 
 def _moment(at_us: int) -> str:
-    return f"{datetime.fromtimestamp(at_us // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{utc_moment(at_us):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def reconciliation_json(found: Reconciliation) -> dict[str, Any]:

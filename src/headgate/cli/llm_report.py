@@ -45,7 +45,7 @@ def _zone(context: click.Context, parameter: click.Parameter, value: str | None)
         raise click.BadParameter(str(error)) from None
 
 
-_author_option = click.option("--author", metavar="NAME", help="Who writes this; by default the login's name.")
+_author_option = click.option("--author", metavar="NAME", help="The author of the entry; by default the login's name.")
 _zone_option = click.option(
     "--zone", metavar="ZONE", callback=_zone,
     help="Whose days and months, such as Europe/Zurich; by default that in which months were closed, or UTC.",

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headgate.amounts import grouped_text, number_text
+from headgate.errors import printable
 from headgate.llm.books.closing import Corrected
 from headgate.llm.books.report import ClosedMonth, Report, Row
 from headgate.llm.books.sums import Sums
@@ -35,7 +36,7 @@ def share(part: int, whole: int) -> str:
 
 def shown(name: str) -> str:
     """A name that the caller chose, without what a terminal would obey."""
-    return "".join(c if c.isprintable() else "?" for c in name) or "(none)"
+    return printable(name) or "(none)"
 
 
 def cells(row: Row, *, has_closed: bool) -> list[str]:

@@ -19,63 +19,58 @@ from headgate.supervisor.reloading import keep_reloads
 if TYPE_CHECKING:
     from headgate.llm_proxy.own_key import KeyFinder
 
-_SHORTEST_HANG_S = 3
-
 
 @click.command()
 @click.argument("policy", type=options.POLICY_FILE, required=False)
 @click.option("--providers", type=options.FILE_TO_READ, help="The file that names the providers.")
 @click.option("--keys", metavar="PLACE", help="The proxy's own keys, as `headgate llm key create` was told.")
-@click.option("--no-keys", is_flag=True, help="Let anybody call who reaches the port.")
+@click.option("--no-keys", is_flag=True, help="Let every client call that reaches the port.")
 @click.option("--example", is_flag=True, help="Serve a built-in provider that echoes, under a budget soon spent.")
 @click.option("--store", metavar="URL", help="A store in place of the policy's own, such as redis://HOST.")
 @click.option(
     "--books", metavar="URL", help="Keep books of all calls: a path such as books.jsonl or books.db, or its URL."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8081, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option(
-    "--workers", default=1, show_default=True, type=click.IntRange(1, 128),
+@options.number("--port", default=8081, least=0, most=65535, help="0 takes a free one.")
+@options.number(
+    "--workers", default=1, least=1, most=128,
     help="Processes that answer on the port; several need a store that they share, and get one if none is named.",
 )  # fmt: skip
-@click.option(
-    "--worker-timeout", "hang_s", default=30.0, show_default=True, type=options.Finite(0, 3600), metavar="SECONDS",
-    help="A worker that has not moved for so long is replaced; 0 is never.",
-)  # fmt: skip
-@click.option(
-    "--drain", "drain_s", default=30.0, show_default=True, type=options.Finite(0, 3600), metavar="SECONDS",
+@options.worker_timeout(30.0)
+@options.number(
+    "--drain", "drain_s", default=30.0, least=0, most=3600,
     help="How long SIGTERM lets calls go on before they are cut off.",
 )  # fmt: skip
-@click.option(
-    "--body-size", "most_body_mib", default=32, show_default=True, type=click.IntRange(1, 1024), metavar="MIB",
+@options.number(
+    "--body-size", "most_body_mib", default=32, least=1, most=1024, metavar="MIB",
     help="The longest body that is taken.",
 )  # fmt: skip
-@click.option(
-    "--requests-size", "arriving_mib", default=512, show_default=True, type=click.IntRange(1, 1 << 20), metavar="MIB",
+@options.number(
+    "--requests-size", "arriving_mib", default=512, least=1, most=1 << 20, metavar="MIB",
     help="What all requests may occupy that no provider has answered; beyond it, those that began first are refused.",
 )  # fmt: skip
-@click.option(
-    "--connections", default=8192, show_default=True, type=click.IntRange(1, 1_000_000),
+@options.number(
+    "--connections", default=8192, least=1, most=1_000_000,
     help="The most connections; beyond them, the one that has waited longest for its client is closed.",
 )  # fmt: skip
-@click.option(
-    "--head-time", "head_s", default=10.0, show_default=True, type=options.Finite(0.1, 3600), metavar="SECONDS",
+@options.number(
+    "--head-time", "head_s", default=10.0, least=0.1, most=3600,
     help="How long the head of a request may take.",
 )  # fmt: skip
-@click.option(
-    "--body-time", "body_s", default=60.0, show_default=True, type=options.Finite(0.1, 3600), metavar="SECONDS",
+@options.number(
+    "--body-time", "body_s", default=60.0, least=0.1, most=3600,
     help="How long its body may take.",
 )  # fmt: skip
-@click.option(
-    "--keep-alive", "idle_s", default=180.0, show_default=True, type=options.Finite(0.1, 86400), metavar="SECONDS",
+@options.number(
+    "--keep-alive", "idle_s", default=180.0, least=0.1, most=86400,
     help="How long a connection stays open that nothing is asked on.",
 )  # fmt: skip
-@click.option(
-    "--read-on", default=100, show_default=True, type=click.IntRange(0, 100_000),
+@options.number(
+    "--read-on", default=100, least=0, most=100_000,
     help="How many answers are read to their end after their client has gone, for the usage that they tell.",
 )  # fmt: skip
-@click.option(
-    "--read-on-time", "read_on_s", default=60.0, show_default=True, type=options.Finite(0, 3600), metavar="SECONDS",
+@options.number(
+    "--read-on-time", "read_on_s", default=60.0, least=0, most=3600,
     help="For how long that goes on.",
 )  # fmt: skip
 def serve(
@@ -118,8 +113,6 @@ def serve(
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
     finder: KeyFinder | None = None
     make_keys: Callable[[], KeyFinder] | None = None
-    if 0 < hang_s < _SHORTEST_HANG_S:
-        raise click.BadParameter(f"a worker shows once a second that it moves: {_SHORTEST_HANG_S} or more, or 0")
     if example and workers > 1:
         raise click.UsageError("--example is one process: its provider and its budget are in its memory")
     if example:

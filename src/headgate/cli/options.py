@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HOST = re.compile(r"(?:[^\s\x00-\x20\x7f/?#@\[\]:]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_SHORTEST_HANG_S = 3
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -53,6 +55,35 @@ class PolicyFile(click.Path):
 # Whether a file can be read shows as it is read: with status 1, and for each of several files by itself.
 POLICY_FILE = PolicyFile(path_type=Path, readable=False)
 FILE_TO_READ = click.Path(path_type=Path, readable=False)
+
+Option = Callable[[Callable[..., None]], Callable[..., None]]
+"""Adds an option to the function of a command."""
+
+
+def number(
+    *names: str, default: int | float, least: int | float, most: int | float, help: str, metavar: str | None = None
+) -> Option:
+    """An option that is a number in [least, most] and shows its default: seconds where that is a float."""
+    kind: click.ParamType[Any] = Finite(least, most)
+    if isinstance(default, int):
+        kind = click.IntRange(int(least), int(most))
+    else:
+        metavar = "SECONDS"
+    return click.option(*names, default=default, show_default=True, type=kind, metavar=metavar, help=help)
+
+
+def worker_timeout(default: float) -> Option:
+    """`--worker-timeout`, given as `hang_s`."""
+    return click.option(
+        "--worker-timeout", "hang_s", default=default, show_default=True, type=Finite(0, 3600), metavar="SECONDS",
+        callback=_hang_s, help="A worker that has not moved for so long is replaced; 0 is never.",
+    )  # fmt: skip
+
+
+def _hang_s(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if 0 < value < _SHORTEST_HANG_S:
+        raise click.BadParameter(f"a worker shows once a second that it moves: {_SHORTEST_HANG_S} or more, or 0")
+    return value
 
 
 def method(context: click.Context, parameter: click.Parameter, value: str) -> str:

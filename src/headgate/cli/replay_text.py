@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from headgate.amounts import grouped_text
+from headgate.errors import printable
 from headgate.replay.entries import Tally
 from headgate.replay.rates_only import LEFT_OUT
 from headgate.replay.replay import Outcome
@@ -53,7 +54,7 @@ def unread_lines(tally: Tally) -> Iterator[str]:
     lines = "1 line" if tally.count == 1 else f"{tally.count:,} lines"
     yield f"{lines} could not be read; the first:"
     for unread in tally.shown:
-        shown = "".join(c if c.isprintable() else "?" for c in unread.text[:120])
+        shown = printable(unread.text[:120])
         yield f"  {unread.source}:{unread.line}: {unread.reason}{f': {shown}' if shown else ''}"
 
 

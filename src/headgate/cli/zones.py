@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 
 import click
 
 from headgate.amounts import amount_text
 from headgate.cli.group import Group
+from headgate.clock import utc_moment
 from headgate.errors import ConfigError
 from headgate.keys import Key
 from headgate.limit_text import parse_limits
@@ -33,7 +33,7 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"path": str(store.path), **facts, **stats._asdict(), "limits": limits}))
         return
-    created = datetime.fromtimestamp(facts["created_us"] // 1_000_000, UTC)
+    created = utc_moment(facts["created_us"])
     rows = {
         "zone": f"{store.path}, {facts['size']:,} bytes, made {created:%Y-%m-%d %H:%M:%S} UTC",
         "states": f"{stats.keys:,} of {stats.max_keys:,}",

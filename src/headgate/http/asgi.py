@@ -33,9 +33,9 @@ from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.nested import JUDGED, around, leave, nested
-from headgate.http.server.options import AnyPolicy, Options, check_fallback
+from headgate.http.server.options import Options, check_fallback
 from headgate.http.server.scope_exchange import ScopeExchange
-from headgate.policy.gate import AsyncGate
+from headgate.policy.gate import AnyPolicy, AsyncGate
 
 __all__ = [
     "ASGIApp",

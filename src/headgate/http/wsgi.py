@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Unpack
-from urllib.parse import quote
 
 from headgate.decision import Decision
 from headgate.errors import StoreError
@@ -21,7 +20,7 @@ from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Exchange
 from headgate.http.server.nested import JUDGED, around, leave, nested
-from headgate.http.server.options import AnyPolicy, Options, Response, check_fallback
+from headgate.http.server.options import Options, Response, check_fallback
 from headgate.http.server.wsgi_messages import (
     Environ,
     StartResponse,
@@ -31,15 +30,14 @@ from headgate.http.server.wsgi_messages import (
     telling,
     unstored,
 )
-from headgate.policy.gate import Gate
+from headgate.policy.gate import AnyPolicy, Gate
 from headgate.policy.headers import Headers
-from headgate.policy.request import Request, one_value, target_text
+from headgate.policy.request import Request, one_value, path_text, target_text
 from headgate.policy.subject import RootedPath
 
 __all__ = ["Environ", "RateLimitMiddleware", "StartResponse", "WSGIApp", "WsgiRequest", "python_telling", "telling"]
 
 _WITHOUT_HTTP = ("content-type", "content-length")
-_IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
 class RateLimitMiddleware(WsgiCallable):
@@ -144,10 +142,9 @@ class WsgiRequest(Request):
         self._cookies = None
         self._query = None
         self.method = environ["REQUEST_METHOD"].upper()
-        # What a server has decoded is encoded again: the policy decodes it, once.
         path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
         asked = environ.get("QUERY_STRING", "")
-        self.path = quote(path, safe=_IN_A_PATH) or "/"
+        self.path = path_text(path) or "/"
         if asked:
             self.path += f"?{asked if asked.isascii() else target_text(asked.encode('latin-1', 'replace'))}"
         inner = inner_path(environ)
@@ -194,7 +191,7 @@ def inner_path(environ: Environ) -> str:
     while not mount.startswith(told):
         told = told.partition(",")[2]  # of several lines gunicorn takes the last
     inner = mount[len(told) :] + environ.get("PATH_INFO", "")
-    return quote(inner.encode("latin-1"), safe=_IN_A_PATH) or "/" if told else ""
+    return path_text(inner.encode("latin-1")) or "/" if told else ""
 
 
 class EnvironHeaders(Mapping[str, str]):

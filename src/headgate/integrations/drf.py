@@ -211,7 +211,7 @@ def _rate(scope: str) -> str | None:
         if scope in rates:
             return rates[scope]
     raise ConfigError(
-        f"no limits are told for the throttle scope {scope!r}: name them in settings.HEADGATE_THROTTLE_RATES "
+        f"no limits are given for the throttle scope {scope!r}: name them in settings.HEADGATE_THROTTLE_RATES "
         'or in REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]'
     )
 

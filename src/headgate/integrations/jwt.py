@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("verifying tokens", extra="jwt") from error
 
-_log = logging.getLogger("headgate")
+log = logging.getLogger("headgate")
 _LONGEST_TOKEN = 16384
 _LONGEST_VALUE = 256
 _MOST_REMEMBERED = 16384
@@ -140,10 +140,10 @@ class _Verified:
                 leeway=self._leeway,
             )
         except jwt.PyJWTError as error:
-            _log.debug("a token is not believed: %s", type(error).__name__)
+            log.debug("a token is not believed: %s", type(error).__name__)
             return None
         except Exception as error:  # a missing identity, not an outage; its text may have what the client sent
-            _log.warning("a token could not be verified: %s", type(error).__name__)
+            log.warning("a token could not be verified: %s", type(error).__name__)
             return None
         found = self._from(claims)
         if len(self._found) >= _MOST_REMEMBERED:

@@ -56,8 +56,8 @@ class Limit:
     def border_us(self, near_us: int) -> int:
         """The moment of the clock nearest to `near_us` at which all is back; of no limit on the clock `near_us` itself.
 
-        A wait is told from the moment of a decision. Who adds it to a later moment, or to that of another clock, meets
-        the border by this though not to the microsecond.
+        A wait is told from the moment of a decision. A caller that adds it to a later moment, or to that of another
+        clock, meets the border by this though not to the microsecond.
         """
         return near_us
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from headgate.errors import ArgumentError, brief_number
+from headgate.errors import ArgumentError, brief_number, kind_of
 from headgate.keys import whole_number
 from headgate.llm.fallback_models import FIELDS as FALLING_BACK
 from headgate.llm.fallback_models import other_models
@@ -189,7 +189,7 @@ def _count(name: str, value: object, *, least: int, most: int = MOST_TOKENS) -> 
         return value
     number = whole_number(value)
     if number is None:
-        shown = repr(value)[:40] if isinstance(value, str | float) else f"a {type(value).__name__}"
+        shown = repr(value)[:40] if isinstance(value, str | float) else kind_of(value)
         raise ArgumentError(f"{name} of a call is a whole number, not {shown}")
     if not least <= number <= most:
         raise ArgumentError(f"{name} of a call is from {least} to {most}, not {brief_number(number)}")

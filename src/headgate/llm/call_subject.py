@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
-from headgate.errors import ArgumentError
+from headgate.errors import ArgumentError, kind_of
 from headgate.llm.entry import Caller
 from headgate.llm.model_table import own_name
 from headgate.llm.prices import LONGEST_MODEL
@@ -82,7 +82,7 @@ def check_caller(key: str, user: str, team: str, organisation: str, tier: str) -
     except TypeError:
         for name, value in zip(Caller._fields, caller, strict=True):
             if not isinstance(value, str):
-                raise ArgumentError(f"{name} of a call is text, not a {type(value).__name__}") from None
+                raise ArgumentError(f"{name} of a call is text, not {kind_of(value)}") from None
         raise
     return caller
 
@@ -90,7 +90,7 @@ def check_caller(key: str, user: str, team: str, organisation: str, tier: str) -
 def check_model(model: object) -> str:
     """The name of a model; raises ArgumentError for what cannot be one."""
     if not isinstance(model, str):
-        raise ArgumentError(f"model is the name of a model, not a {type(model).__name__}")
+        raise ArgumentError(f"model is the name of a model, not {kind_of(model)}")
     if not 0 < len(model) <= LONGEST_MODEL or not model.isprintable():
         raise ArgumentError(f"model is a name of 1 to {LONGEST_MODEL} printable characters, not {model[:60]!r}")
     return model

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from headgate.errors import ArgumentError
+from headgate.errors import ArgumentError, kind_of
 from headgate.llm.call_subject import check_model
 from headgate.llm.model_table import own_name
 
@@ -42,7 +42,7 @@ def _names(told: object, field: str) -> Iterator[str]:
     if told is None:
         return
     if not isinstance(told, list | tuple):
-        raise ArgumentError(f"{field} of a call is a list of names of models, not a {type(told).__name__}")
+        raise ArgumentError(f"{field} of a call is a list of names of models, not {kind_of(told)}")
     for each in told:
         if isinstance(each, str):
             yield check_model(each)
@@ -51,7 +51,7 @@ def _names(told: object, field: str) -> Iterator[str]:
         elif isinstance(each, Mapping) and all(isinstance(more, list | tuple) for more in each.values()):
             yield from (check_model(name) for more in each.values() for name in more)
         else:
-            raise ArgumentError(f"{field} of a call is a list of names of models, not one with a {type(each).__name__}")
+            raise ArgumentError(f"{field} of a call is a list of names of models, not one with {kind_of(each)}")
 
 
 def answering(told: object, models: Sequence[str]) -> str | None:

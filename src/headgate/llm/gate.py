@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from pathlib import Path as FilePath
 from types import TracebackType
 from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, Clock, now_us
-from headgate.errors import ArgumentError, ConfigError
+from headgate.decision import OnStoreError
+from headgate.errors import ArgumentError, ConfigError, kind_of
 from headgate.holding import Hold
 from headgate.llm.around import Around
 from headgate.llm.call import AsyncCall, Call
@@ -29,17 +29,14 @@ from headgate.llm.soft_limits import SoftLimit
 from headgate.llm.terms import terms_text
 from headgate.llm.told_once import ToldOnce
 from headgate.policy.compiled import Policy
-from headgate.policy.gate import AsyncGate, Gate, read_policy
+from headgate.policy.gate import AnyPolicy, AsyncGate, Gate, read_policy
 from headgate.policy.llm_settings import HoldMode, LlmSettings
 from headgate.policy.subject import Subject
-from headgate.stores.guard.fallback import Choice
 from headgate.stores.protocol import Store
 
 _TOLD_NEVER = "background"
 """What a body of responses has that is answered before it is done: what it made is asked for elsewhere, so all that it
 may make is held."""
-
-PolicySource = Policy | Mapping[str, Any] | str | FilePath
 
 
 class _LlmGate:
@@ -50,11 +47,11 @@ class _LlmGate:
 
     def __init__(
         self,
-        policy: PolicySource,
+        policy: AnyPolicy,
         make: Callable[..., Any],
         store: str | Store | None,
         clock: Clock | None,
-        on_store_error: Choice | None,
+        on_store_error: OnStoreError | None,
         learned: Learned | None,
         books: Books | None,
     ) -> None:
@@ -63,7 +60,7 @@ class _LlmGate:
         self._own_learned = learned_for(self._gate.store, namespace=compiled.namespace) if learned is None else None
         known = learned or self._own_learned or NothingLearned()
         told = ToldOnce(self._gate.store, namespace=compiled.namespace, clock=clock)
-        choice: Choice = getattr(self._gate.store, "on_error", "local")
+        choice: OnStoreError = getattr(self._gate.store, "on_error", "local")
         self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, known, books, told, choice)
         self._now_us = now_us if clock is None else clock.now_us
         self._calls = KnownCalls(self._gate, settings, self._parts.prices)
@@ -103,7 +100,7 @@ class _LlmGate:
         """
         return self._parts.learned.coverage()
 
-    def reload(self, policy: PolicySource) -> None:
+    def reload(self, policy: AnyPolicy) -> None:
         """Put another policy in force, completely or not at all; calls under way settle by what they held.
 
         Raises PolicyError or ConfigError; then the old one stays.
@@ -133,7 +130,7 @@ class _LlmGate:
         dialect = check_dialect(fields.pop("dialect")) if "dialect" in fields else ""
         if body is not None:
             if not isinstance(body, Mapping):
-                raise ArgumentError(f"the body of a call is a mapping, not a {type(body).__name__}")
+                raise ArgumentError(f"the body of a call is a mapping, not {kind_of(body)}")
             fields = {**body, **fields}
             if asking[0] is None:
                 named = fields.pop("model", None)
@@ -213,11 +210,11 @@ class LlmGate(_LlmGate, Around):
 
     def __init__(
         self,
-        policy: PolicySource,
+        policy: AnyPolicy,
         *,
         store: str | Store | None = None,
         clock: Clock | None = None,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
         learned: Learned | None = None,
         books: Books | None = None,
     ) -> None:
@@ -283,11 +280,11 @@ class AsyncLlmGate(_LlmGate, Around):
 
     def __init__(
         self,
-        policy: PolicySource,
+        policy: AnyPolicy,
         *,
         store: str | Store | None = None,
         clock: Clock | None = None,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
         learned: Learned | None = None,
         books: Books | None = None,
     ) -> None:
@@ -384,7 +381,7 @@ def _unknown_price(model: str, asked: str) -> UnknownPriceError:
     )
 
 
-def read_llm_policy(source: PolicySource) -> tuple[Policy, LlmSettings, PriceBook]:
+def read_llm_policy(source: AnyPolicy) -> tuple[Policy, LlmSettings, PriceBook]:
     """A policy, what it says of calls, and the prices. Raises PolicyError, ConfigError."""
     policy = read_policy(source)
     return policy, *_settings_and_prices(policy)

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from headgate.clock import Clock
+from headgate.decision import OnStoreError
 from headgate.forks import ProcessLock
 from headgate.llm.entry import Books
 from headgate.llm.learned import Learned
@@ -19,7 +20,6 @@ from headgate.llm.usage import Usage
 from headgate.llm.webhook import Webhook
 from headgate.money import read_money
 from headgate.policy.llm_settings import LlmSettings
-from headgate.stores.guard.fallback import Choice
 
 log = logging.getLogger("headgate")
 
@@ -38,7 +38,7 @@ class GateParts:
         learned: Learned,
         books: Books | None,
         told: ToldOnce,
-        on_store_error: Choice,
+        on_store_error: OnStoreError,
     ) -> None:
         self.clock = clock
         self.on_store_error = on_store_error

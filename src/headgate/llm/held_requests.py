@@ -22,9 +22,6 @@ from headgate.llm.usage import Usage
 Who = str | Callable[[], str]
 """Who calls: a text, or a function without arguments that tells it for each call."""
 
-_ASKED_FOR = ("chat", "completions")
-"""Dialects whose streams tell usage only where it is asked for."""
-
 _NO_CALLS = re.compile(r".*/(files|uploads(/[^/]+/(parts|complete|cancel))?|moderations|responses/input_tokens"
                        r"|responses/[^/]+/cancel)")  # fmt: skip
 """What is sent that way and makes no model answer."""
@@ -45,7 +42,7 @@ class HeldRequest(NamedTuple):
     @property
     def content(self) -> bytes | None:
         """What is sent in place of the body, so that a stream tells its usage; None where that needs nothing."""
-        if self.asks_usage or not self.body.get("stream") or self.dialect.name not in _ASKED_FOR:
+        if self.asks_usage or not self.body.get("stream") or not self.dialect.tells_usage_if_asked:
             return None
         options = self.body.get("stream_options")
         asking = {**(options if isinstance(options, dict) else {}), "include_usage": True}
@@ -96,7 +93,7 @@ def refused(request: HeldRequest, call: CallBase) -> Answer:
 def not_held(request: HeldRequest, error: ArgumentError | StoreError) -> Answer:
     """The answer where a call could not be asked for."""
     if isinstance(error, StoreError):
-        message = "The limits cannot be asked at the moment."
+        message = "The limits cannot be checked at the moment."
         return problem_answer(request.dialect.family, Problem.STORE, message)
     problem = Problem.UNKNOWN_PRICE if isinstance(error, UnknownPriceError) else Problem.BAD_BODY
     return problem_answer(request.dialect.family, problem, str(error))
@@ -112,7 +109,7 @@ class AnswerReading:
         """Whether the answer has not begun that may be a stream, though its head does not say so."""
 
         self.stream = call.reading()
-        self._strips = not request.asks_usage and request.dialect.name in _ASKED_FOR
+        self._strips = not request.asks_usage and request.dialect.tells_usage_if_asked
         self._end = StreamEnd(request.dialect.name) if self.stream.is_counted else None
         self._passed = EventReader()
         self._whole = bytearray()

@@ -125,12 +125,12 @@ async def count_input_async(body: Mapping[str, Any], model: str) -> InputCount:
 async def with_input_counted(model: object, asked: dict[str, Any]) -> dict[str, Any]:
     """What a gate is asked for a call, with its `input_tokens`, which are counted unless they are given."""
     body = asked.get("body")
-    told = {name: value for name, value in asked.items() if name not in _OF_GATES}
-    told = {**body, **told} if isinstance(body, Mapping) else told
-    name = told.get("model") if model is None else model
+    fields = {name: value for name, value in asked.items() if name not in _OF_GATES}
+    fields = {**body, **fields} if isinstance(body, Mapping) else fields
+    name = fields.get("model") if model is None else model
     if asked.get("input_tokens") is not None or not isinstance(name, str):
         return asked
-    return {**asked, "input_tokens": await count_input_async(told, name)}
+    return {**asked, "input_tokens": await count_input_async(fields, name)}
 
 
 def _is_long(body: Mapping[str, Any]) -> bool:
@@ -155,67 +155,67 @@ class _Counting:
         self.is_estimated = False
         self.hidden = 0
 
-    def add(self, told: Any, depth: int) -> None:
+    def add(self, part: Any, depth: int) -> None:
         """Count a text, a part, a message, or a list of them; a list of numbers is one of tokens.
 
         Messages may be the objects of a provider's package.
         """
-        kind = type(told)
-        if kind is str or isinstance(told, str):
-            self._add_text(told)
+        kind = type(part)
+        if kind is str or isinstance(part, str):
+            self._add_text(part)
         elif kind is dict:  # as most are: what a Mapping is takes long to find out
-            self._add_part(told, depth)
-        elif isinstance(told, list | tuple):
-            numbers = sum(isinstance(each, int) for each in told)
+            self._add_part(part, depth)
+        elif isinstance(part, list | tuple):
+            numbers = sum(isinstance(each, int) for each in part)
             self.tokens += numbers
             if depth > _DEEPEST:
-                self._add_text(_json(told))
+                self._add_text(_json(part))
                 return
-            for each in told if numbers < len(told) else []:
+            for each in part if numbers < len(part) else []:
                 self.add(each, depth + 1)
-        elif isinstance(told, Mapping):
-            self._add_part(told, depth)
-        elif callable(dump := getattr(told, "model_dump", None)):
+        elif isinstance(part, Mapping):
+            self._add_part(part, depth)
+        elif callable(dump := getattr(part, "model_dump", None)):
             self.add(dump(exclude_none=True), depth + 1)
 
-    def add_schema(self, told: Any) -> None:
+    def add_schema(self, part: Any) -> None:
         """Count what a model reads as the text of its JSON: a tool, a schema."""
-        if told is not None:
+        if part is not None:
             self.is_estimated = True
-            self._add_text(told if isinstance(told, str) else _json(told))
+            self._add_text(part if isinstance(part, str) else _json(part))
 
-    def add_unknown(self, told: Any) -> None:
+    def add_unknown(self, part: Any) -> None:
         """Count a field that is not known, such as documents that a server puts into its prompt: it may be read."""
-        if isinstance(told, str | list | tuple | Mapping):
-            text = told if isinstance(told, str) else _json(told)
+        if isinstance(part, str | list | tuple | Mapping):
+            text = part if isinstance(part, str) else _json(part)
             if len(text) > _LONGEST_SETTING:
                 self.is_estimated = True
                 self._add_text(text)
 
-    def _add_part(self, told: Mapping[str, Any], depth: int) -> None:
-        kind = told.get("type")
+    def _add_part(self, part: Mapping[str, Any], depth: int) -> None:
+        kind = part.get("type")
         if depth > _DEEPEST:
-            self._add_text(_json(told))
+            self._add_text(_json(part))
         elif kind in _IMAGES:
             self.is_estimated = True
             self.tokens += find("images", self._model)
-            self._add_shown(told, depth)
-        elif kind == "document" and (shown := _shown_document(told)) is not None:
+            self._add_shown(part, depth)
+        elif kind == "document" and (shown := _shown_document(part)) is not None:
             self.add(shown, depth)
-            self._add_shown({name: value for name, value in told.items() if name != "source"}, depth)
+            self._add_shown({name: value for name, value in part.items() if name != "source"}, depth)
         elif kind in _HIDDEN_PARTS:
             self.hidden += 1
-            self._add_shown(told, depth)
+            self._add_shown(part, depth)
         else:
-            for name, value in told.items():
+            for name, value in part.items():
                 if name in _READ:
                     self.add(value, depth + 1)
                 elif name in _SCHEMAS_OF_PARTS or (name not in _FREE and _is_text(value)):
                     self.add_schema(value)
 
-    def _add_shown(self, told: Mapping[str, Any], depth: int) -> None:
+    def _add_shown(self, part: Mapping[str, Any], depth: int) -> None:
         """Count the texts beside a file or an image: of a part, or of a message that calls itself one."""
-        for name, value in told.items():
+        for name, value in part.items():
             if name in _READ:
                 self.add(value, depth + 1)
             elif not isinstance(value, str):
@@ -228,37 +228,37 @@ class _Counting:
             self.is_exact = False
 
 
-def _is_text(told: Any) -> bool:
+def _is_text(part: Any) -> bool:
     """Whether a model may read it as more than a word."""
-    return told is not None and not isinstance(told, bool | int | float)
+    return part is not None and not isinstance(part, bool | int | float)
 
 
-def _json(told: Any) -> str:
+def _json(part: Any) -> str:
     try:
-        return json.dumps(told, ensure_ascii=False, separators=(",", ":"), default=str)
+        return json.dumps(part, ensure_ascii=False, separators=(",", ":"), default=str)
     except (ValueError, RecursionError):  # no provider takes it, and nothing is free by accident
         raise ArgumentError(
             "the body of a call is nested too deeply, or in itself: its tokens cannot be counted"
         ) from None
 
 
-def _shown_document(told: Mapping[str, Any]) -> list[Any] | None:
+def _shown_document(part: Mapping[str, Any]) -> list[Any] | None:
     """What a document of Anthropic's messages says, whose source is a text or parts; None for one that is a file."""
-    source = told.get("source")
+    source = part.get("source")
     kind = source.get("type") if isinstance(source, Mapping) else None
     field = _SHOWN_SOURCES.get(kind) if isinstance(kind, str) else None
     shown = None if field is None else field_of(source, field)
-    return None if shown is None else [told.get("title"), told.get("context"), shown]
+    return None if shown is None else [part.get("title"), part.get("context"), shown]
 
 
-def _texts(told: Any, depth: int) -> Iterator[str]:
+def _texts(part: Any, depth: int) -> Iterator[str]:
     """The texts in a field of a part that refers to a file."""
-    if isinstance(told, Mapping) and depth < _DEEPEST:
-        for name, value in told.items():
+    if isinstance(part, Mapping) and depth < _DEEPEST:
+        for name, value in part.items():
             if name == "text" and isinstance(value, str):
                 yield value
             elif not isinstance(value, str):
                 yield from _texts(value, depth + 1)
-    elif isinstance(told, list) and depth < _DEEPEST:
-        for each in told:
+    elif isinstance(part, list) and depth < _DEEPEST:
+        for each in part:
             yield from _texts(each, depth + 1)

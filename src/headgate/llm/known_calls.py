@@ -92,7 +92,7 @@ class KnownCall:
 
 
 class KnownCalls:
-    """What is known of calls under one policy, by who calls which model. Bounded; of many callers the latest."""
+    """What is known of calls under one policy, by caller and model. Bounded; of many callers the latest."""
 
     def __init__(self, gate: Any, settings: LlmSettings, prices: PriceSpans) -> None:
         self.settings = settings
@@ -106,7 +106,7 @@ class KnownCalls:
         self._older: dict[Asking, KnownCall] = {}
         self._plans: dict[int, Plan] = {}
         self.is_alike = self.resolver.policy.looks_at_calls_alone
-        """Whether a call is known by who calls which model, whatever HTTP request it came in."""
+        """Whether a call is known by its caller and its model, whatever HTTP request it came in."""
 
     def of(self, asking: Asking, request: Subject | None) -> KnownCall:
         """What is known of a call that is not among `known`. Raises ArgumentError for what cannot be one."""

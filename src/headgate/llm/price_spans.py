@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import NamedTuple
 
+from headgate.clock import since_epoch_us, utc_moment
 from headgate.llm.model_prices import Span
 from headgate.llm.price import Price
 from headgate.llm.prices import PriceBook
 from headgate.llm.terms import Terms
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class PriceSpan(NamedTuple):
@@ -35,18 +33,18 @@ class PriceSpans:
 
     def span(self, model: str, at_us: int) -> PriceSpan:
         """The price of a model at a moment, and how long it holds."""
-        return self._known(self._book.span(model, _moment(at_us)))
+        return self._known(self._book.span(model, utc_moment(at_us)))
 
     def dearest_span(self, model: str, at_us: int) -> PriceSpan:
         """The highest price that can apply to calls that begin at a moment, and for how long others may begin so."""
-        return self._known(self._book.dearest_span(model, _moment(at_us), self._lease))
+        return self._known(self._book.dearest_span(model, utc_moment(at_us), self._lease))
 
     def price(self, model: str, at_us: int, terms: Terms) -> Price | None:
         """The price of terms at a moment.
 
         Where it is not known: what is said to cost what is unknown, and at least the usual price.
         """
-        at, unknown = _moment(at_us), self._unknown
+        at, unknown = utc_moment(at_us), self._unknown
         known = self._book.price(model, at, terms)
         if known is not None or unknown is None:
             return known
@@ -58,7 +56,7 @@ class PriceSpans:
 
         None where one of them is not known, and nothing is said of what is unknown.
         """
-        at = _moment(at_us)
+        at = utc_moment(at_us)
         usual = self._book.dearest(model, at, self._lease)
         if usual is None:
             return self._unknown
@@ -66,12 +64,4 @@ class PriceSpans:
         return other if other is None or other is usual else usual.dearest(other)
 
     def _known(self, span: Span) -> PriceSpan:
-        return PriceSpan(_us(span.start), _us(span.end), span.price or self._unknown)
-
-
-def _moment(at_us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=at_us)
-
-
-def _us(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
+        return PriceSpan(since_epoch_us(span.start), since_epoch_us(span.end), span.price or self._unknown)

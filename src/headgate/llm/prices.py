@@ -35,7 +35,7 @@ _OWN = (
 )  # fmt: skip
 
 _MAKERS = ("openai", "anthropic", "google", "mistral", "cohere", "x-ai", "deepseek")
-"""Who are asked for a model of a name that tells no provider."""
+"""The makers that are asked for a model of a name that tells no provider."""
 
 
 class PriceBook:

@@ -257,7 +257,7 @@ class StreamUsage:
             self.has_ended = True
 
     def _note_model(self, model: Any) -> None:
-        """Note a name of the model that answers; of more names than any router has use for, one that is nobody's."""
+        """Note a name of the model that answers; of more names than any router has use for, one that no model has."""
         if isinstance(model, str) and model and model not in self._models and len(self._models) <= _MOST_MODELS:
             is_usual = len(self._models) < _MOST_MODELS and len(model) <= _LONGEST_MODEL
             self._models = (*self._models, model if is_usual else "")

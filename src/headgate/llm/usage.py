@@ -56,25 +56,25 @@ def read_usage(answer: Any) -> Usage | None:
     return usage_of(field_of(answer, "usage"))
 
 
-def usage_of(told: Any) -> Usage | None:
+def usage_of(fields: Any) -> Usage | None:
     """A `usage` of any dialect; None for what is none, or cannot be true."""
-    if told is None:
+    if fields is None:
         return None
     try:
-        if field_of(told, "prompt_tokens") is not None:
-            return _of_openai(told, "prompt", "completion")
-        usage = _of_iteration(told)
-        for _, more in _beside(told):
+        if field_of(fields, "prompt_tokens") is not None:
+            return _of_openai(fields, "prompt", "completion")
+        usage = _of_iteration(fields)
+        for _, more in _beside(fields):
             usage = Usage(*map(add, usage, more))
         return usage
     except _Nonsense:
         return None
 
 
-def made_beside(told: Any) -> tuple[tuple[str, Usage], ...]:
+def made_beside(fields: Any) -> tuple[tuple[str, Usage], ...]:
     """What Anthropic made beside a message, of all that its usage tells: of each the model, "" for the call's own."""
     try:
-        return () if told is None or field_of(told, "prompt_tokens") is not None else _beside(told)
+        return () if fields is None or field_of(fields, "prompt_tokens") is not None else _beside(fields)
     except _Nonsense:
         return ()
 
@@ -123,21 +123,21 @@ class _Nonsense(Exception):
     """A number of tokens that is none."""
 
 
-def _of_openai(told: Any, sent: str, made: str) -> Usage:
+def _of_openai(fields: Any, sent: str, made: str) -> Usage:
     """OpenAI's usage, which calls what was sent and made `prompt` and `completion`, or `input` and `output`.
 
     Anthropic's, too, of messages that read and wrote no cache.
     """
-    of_sent, of_made = field_of(told, f"{sent}_tokens_details"), field_of(told, f"{made}_tokens_details")
+    of_sent, of_made = field_of(fields, f"{sent}_tokens_details"), field_of(fields, f"{made}_tokens_details")
     read, written, hour = _count(of_sent, "cached_tokens"), _count(of_sent, "cache_write_tokens"), 0
-    if type(told) is not dict or not _BESIDE_DETAILS.isdisjoint(told):
-        read = max(read, *(_count(told, name) for name in _CACHED))
-        written = max(written, _count(told, _WRITTEN))
+    if type(fields) is not dict or not _BESIDE_DETAILS.isdisjoint(fields):
+        read = max(read, *(_count(fields, name) for name in _CACHED))
+        written = max(written, _count(fields, _WRITTEN))
         hour = _count(field_of(of_sent, "cache_creation_token_details"), "ephemeral_1h_input_tokens")
     return _consistent(
-        _count(told, f"{sent}_tokens", needed=True),
-        _count(told, f"{made}_tokens"),
-        total=_count(told, "total_tokens"),
+        _count(fields, f"{sent}_tokens", needed=True),
+        _count(fields, f"{made}_tokens"),
+        total=_count(fields, "total_tokens"),
         cache_read=read,
         cache_write=written,
         cache_write_hour=hour,
@@ -145,12 +145,12 @@ def _of_openai(told: Any, sent: str, made: str) -> Usage:
         audio_input=_count(of_sent, "audio_tokens"),
         audio_output=_count(of_made, "audio_tokens"),
         image_output=_count(of_made, "image_tokens"),
-    )._replace(web_searches=_count(field_of(told, "server_tool_use"), "web_search_requests"))
+    )._replace(web_searches=_count(field_of(fields, "server_tool_use"), "web_search_requests"))
 
 
-def _beside(told: Any) -> tuple[tuple[str, Usage], ...]:
+def _beside(fields: Any) -> tuple[tuple[str, Usage], ...]:
     """The iterations of a message that its own numbers leave out."""
-    iterations = field_of(told, "iterations")
+    iterations = field_of(fields, "iterations")
     if not isinstance(iterations, list):
         return ()
     found = [each for each in iterations if field_of(each, "type") not in _ITERATIONS_IN_TOTAL]
@@ -166,26 +166,26 @@ def _reasoning(details: Any) -> int:
     return 0 if details is None else max(_count(details, "reasoning_tokens"), _count(details, "thinking_tokens"))
 
 
-def _of_iteration(told: Any) -> Usage:
+def _of_iteration(fields: Any) -> Usage:
     """Usage of responses or messages, or of one iteration of a message."""
-    if any(field_of(told, name) is not None for name in _MESSAGES):
-        return _of_messages(told)
-    return _of_openai(told, "input", "output")
+    if any(field_of(fields, name) is not None for name in _MESSAGES):
+        return _of_messages(fields)
+    return _of_openai(fields, "input", "output")
 
 
-def _of_messages(told: Any) -> Usage:
+def _of_messages(fields: Any) -> Usage:
     """Anthropic's messages, whose `input_tokens` leave out what the cache read and wrote."""
-    read, written = _count(told, "cache_read_input_tokens"), _count(told, "cache_creation_input_tokens")
-    hour = _count(field_of(told, "cache_creation"), "ephemeral_1h_input_tokens")
-    searches = _count(field_of(told, "server_tool_use"), "web_search_requests")
+    read, written = _count(fields, "cache_read_input_tokens"), _count(fields, "cache_creation_input_tokens")
+    hour = _count(field_of(fields, "cache_creation"), "ephemeral_1h_input_tokens")
+    searches = _count(field_of(fields, "server_tool_use"), "web_search_requests")
     return _consistent(
-        _count(told, "input_tokens", needed=True) + read + written,
-        _count(told, "output_tokens"),
+        _count(fields, "input_tokens", needed=True) + read + written,
+        _count(fields, "output_tokens"),
         total=0,
         cache_read=read,
         cache_write=written,
         cache_write_hour=hour,
-        reasoning=_reasoning(field_of(told, "output_tokens_details")),
+        reasoning=_reasoning(field_of(fields, "output_tokens_details")),
     )._replace(web_searches=searches)
 
 
@@ -217,9 +217,9 @@ def _consistent(
     )  # fmt: skip
 
 
-def _count(told: Any, name: str, *, needed: bool = False) -> int:
+def _count(fields: Any, name: str, *, needed: bool = False) -> int:
     """A number of tokens, 0 where it is not told; raises _Nonsense for what cannot be one."""
-    value = field_of(told, name)
+    value = field_of(fields, name)
     if value is None and not needed:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
@@ -227,8 +227,8 @@ def _count(told: Any, name: str, *, needed: bool = False) -> int:
     return value
 
 
-def field_of(told: Any, name: str) -> Any:
+def field_of(fields: Any, name: str) -> Any:
     """A field of a mapping or of an object; None where it has none."""
-    if type(told) is dict:  # of JSON: asked for each field of each event of a stream
-        return told.get(name)
-    return told.get(name) if isinstance(told, Mapping) else getattr(told, name, None)
+    if type(fields) is dict:  # of JSON: asked for each field of each event of a stream
+        return fields.get(name)
+    return fields.get(name) if isinstance(fields, Mapping) else getattr(fields, name, None)

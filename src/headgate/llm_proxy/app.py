@@ -23,13 +23,13 @@ from headgate.llm_proxy.call_body import CallBody, read_body
 from headgate.llm_proxy.client_connections import ClientConnections
 from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.exchange import Exchange
-from headgate.llm_proxy.metrics import CONTENT_TYPE
 from headgate.llm_proxy.own_key import OwnKey, digest_of
 from headgate.llm_proxy.passing import pass_on
 from headgate.llm_proxy.proxy_parts import ProxyParts
 from headgate.llm_proxy.refused import Refused, refused
 from headgate.llm_proxy.sent_body import sent_body
 from headgate.llm_proxy.sent_request import sent_key, subject_of
+from headgate.observe.prometheus import CONTENT_TYPE
 
 log = logging.getLogger("headgate")
 
@@ -223,8 +223,8 @@ class Proxy:
         try:
             key = await keys.find(digest_of(sent))
         except HeadgateError as error:
-            log.error("the keys cannot be asked: %s", error)
-            raise refused(family, Problem.STORE, "The keys cannot be asked at the moment.") from None
+            log.error("the keys cannot be looked up: %s", error)
+            raise refused(family, Problem.STORE, "The keys cannot be looked up at the moment.") from None
         if key is None or not hmac.compare_digest(key.digest, digest_of(sent)):
             raise refused(family, Problem.UNKNOWN_KEY, "The API key is none of this proxy's.")
         now_us = SYSTEM_CLOCK.now_us()

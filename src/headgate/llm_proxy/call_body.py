@@ -15,11 +15,7 @@ from headgate.llm.deciding_fields import check_letters
 from headgate.llm.dialects.paths import Dialect
 
 _STREAMED = ("chat", "completions", "responses", "messages")
-_ASKED_FOR = ("chat", "completions")
-"""Dialects whose streams tell usage only where it is asked for."""
-
 _ASKING = b'"stream_options":{"include_usage":true},'
-
 
 _MOST_LEVELS = 200
 """A body is nested no deeper, so that whatever is done with it ends; no tool's schema comes near."""
@@ -37,7 +33,7 @@ class CallBody(NamedTuple):
 
     def to_send(self, dialect: Dialect, *, ask: bool) -> bytes:
         """What is sent to the provider; with `ask` a stream of chat completions or completions tells its usage."""
-        if not ask or not self.is_stream or self.asks_usage or dialect.name not in _ASKED_FOR:
+        if not ask or not self.is_stream or self.asks_usage or not dialect.tells_usage_if_asked:
             return self.raw
         options = self.told.get("stream_options")
         if "stream_options" not in self.told:

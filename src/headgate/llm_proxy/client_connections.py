@@ -21,7 +21,7 @@ _LONGEST_LOOK_S = 1.0
 _IDLE, _HEAD, _BODY, _BUSY, _ENDING, _REST = range(6)
 """What a connection waits for: a request, the rest of its head, its body; nothing, while it is answered; nothing, while
 the end of the answer is written, after which the client may send the next request; the rest of a body that was answered
-before it came, and that nobody reads."""
+before it came, and that is not read."""
 
 _PHRASES = {408: "Request Timeout", 503: "Service Unavailable"}
 

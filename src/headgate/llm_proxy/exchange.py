@@ -113,7 +113,7 @@ class Exchange:
         except ArgumentError as error:
             await self._invalid(Problem.BAD_BODY, str(error))
         except StoreError:
-            message = "The limits cannot be asked at the moment."
+            message = "The limits cannot be checked at the moment."
             await self._client.answer(problem_answer(self._dialect.family, Problem.STORE, message))
             self._ended("refused")
         else:

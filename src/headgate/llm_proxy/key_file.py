@@ -80,7 +80,8 @@ class KeyFile:
     def _write(self, keys: list[OwnKey]) -> None:
         """Put a new file in place of the old one; a process that is killed leaves the one or the other, whole.
 
-        It stays its owner's, whoever changes it: a proxy that could not read it would go on with the keys from before.
+        It keeps its owner, whichever user changes it: a proxy that could not read it would go on with the keys from
+        before.
         """
         place = self._place()
         text = json.dumps({"version": 1, "keys": [key_values(key) for key in keys]}, indent=1) + "\n"

@@ -10,18 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from headgate.errors import MissingExtraError
 from headgate.llm.entry import Books, Entry
 from headgate.llm.learned import Coverage
-from headgate.observe.prometheus import Sharing, WorkersCollector
-from headgate.observe.worker_files import count_in_files
+from headgate.observe.worker_files import Sharing, registries
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+    from prometheus_client import Counter, Gauge, Histogram, generate_latest
     from prometheus_client.core import GaugeMetricFamily, Metric
-    from prometheus_client.multiprocess import MultiProcessCollector
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise MissingExtraError("the proxy of language models", extra="llm-proxy", why=error) from error
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_MODELS = 200
 _MOST_HELD = 100_000
 OTHERS = "other"
@@ -48,11 +45,7 @@ class ProxyMetrics:
         """What is to be counted soon."""
 
         self._coverage: Callable[[], Mapping[str, Coverage]] = dict
-        self.registry = CollectorRegistry()
-        registry: CollectorRegistry | None = self.registry
-        if sharing is not None:
-            registry = None  # they are shown from the files
-            count_in_files(sharing.folder, sharing.worker)
+        self.registry, registry = registries(sharing)
         self._calls = Counter(
             "headgate_llm_calls",
             "Calls by how they ended: answered, refused, invalid, failed (by the provider), busy (all providers), "
@@ -114,9 +107,6 @@ class ProxyMetrics:
         )
         for gauge in (self._held_tokens, self._held_cost, self._under_way, self._read_on):
             gauge.set(0)  # a worker's successor has nothing of its predecessor's under way
-        if sharing is not None:
-            MultiProcessCollector(self.registry, str(sharing.folder))  # type: ignore[no-untyped-call]
-            self.registry.register(WorkersCollector(sharing.workers))
         self.registry.register(_LastEstimated(self._last_estimated))
 
     def ended(self, dialect: str, model: str, outcome: str) -> None:

@@ -24,7 +24,7 @@ from headgate.llm_proxy.providers import ProviderSettings, check_serving, load_p
 from headgate.llm_proxy.proxy_parts import ProxyOptions, ProxyParts
 from headgate.llm_proxy.reading_on import ReadingOn
 from headgate.llm_proxy.upstream import Upstream
-from headgate.observe.prometheus import Sharing
+from headgate.observe.worker_files import Sharing
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import read_policy
 from headgate.stores.protocol import Store

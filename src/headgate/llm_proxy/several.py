@@ -10,7 +10,6 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 
-from headgate.errors import ConfigError
 from headgate.llm.books.queued import QueuedBooks
 from headgate.llm.gate import read_llm_policy
 from headgate.llm.tokens import count_text
@@ -19,15 +18,11 @@ from headgate.llm_proxy.process import work
 from headgate.llm_proxy.proxy_parts import ProxyOptions
 from headgate.llm_proxy.server import InForce, ProxyServer, ProxySource
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.prometheus import Sharing
-from headgate.observe.worker_files import ROOM_OF_WORKER, make_files
-from headgate.policy.store_fit import check_fit, check_holds
-from headgate.stores.guard.choice import rescued
-from headgate.stores.shared.store import default_zone_url
-from headgate.stores.url import open_store
+from headgate.observe.worker_files import ROOM_OF_WORKER, Sharing, make_files
 from headgate.supervisor.last_good import LastGood
 from headgate.supervisor.link import SupervisorLink
 from headgate.supervisor.listener import address_of, listen_together
+from headgate.supervisor.shared_store import open_shared
 from headgate.supervisor.supervisor import Supervisor
 
 _GRACE_S = 15
@@ -57,17 +52,7 @@ def serve_workers(
     """
     first = source.read()
     read_llm_policy(first.policy)
-    names_store = store_url is not None or first.policy.names_store
-    zone = "" if names_store else default_zone_url(first.policy.namespace)
-    store = open_store(zone or store_url or first.policy.store)
-    if store.in_process:
-        place = f"{source.policy}: store" if store_url is None else "--store"
-        raise ConfigError(
-            f"{place}: memory counts for each process alone, so {workers} workers would let {workers} times as much "
-            "pass; name a shared:// store, or leave it out to get one"
-        )
-    check_holds(first.policy, lambda limits: rescued(store, store.bind(limits), limits, None))
-    check_fit(first.policy, store)
+    store, zone = open_shared(first.policy, store_url, shown=str(source.policy), workers=workers)
     listeners = listen_together(host, port, workers)
     count_text("load the vocabulary", "gpt-5")  # once for all workers
     folder = LockedFolder(METRICS, room=workers * ROOM_OF_WORKER)

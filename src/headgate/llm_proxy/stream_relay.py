@@ -17,9 +17,6 @@ from headgate.llm_proxy.provider_answer import ProviderAnswer
 
 log = logging.getLogger("headgate")
 
-_ASKED_FOR = ("chat", "completions")
-"""Dialects in which a client gets usage only where it asked."""
-
 
 class StreamRelay:
     """The stream of one call."""
@@ -34,7 +31,7 @@ class StreamRelay:
         self._call = call
         self._client = client
         self._reading = reading
-        self._strips = strips_usage and dialect.name in _ASKED_FOR
+        self._strips = strips_usage and dialect.tells_usage_if_asked
         self._end: StreamEnd | None = None
         self._passed: EventReader | None = None
         if reading.is_counted:

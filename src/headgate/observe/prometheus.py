@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from headgate.decision import Decision, NamedLimit
+from headgate.decision import ON_STORE_ERROR, Decision, NamedLimit
 from headgate.errors import MissingExtraError
 from headgate.observe.events import (
     DecisionEvent,
@@ -17,20 +16,12 @@ from headgate.observe.events import (
     RequestsWaiting,
     SettlementsKept,
 )
-from headgate.observe.worker_files import count_in_files
+from headgate.observe.worker_files import Sharing, registries
 from headgate.stores.protocol import StoreStats
 
 try:
-    from prometheus_client import (
-        CollectorRegistry,
-        Counter,
-        Gauge,
-        Histogram,
-        disable_created_metrics,
-        generate_latest,
-    )
+    from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-    from prometheus_client.multiprocess import MultiProcessCollector
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise MissingExtraError("a page of metrics for Prometheus", extra="service", why=error) from error
@@ -46,13 +37,6 @@ BUCKETS_S = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5
 def leave_out_creation_times() -> None:
     """For the whole process: no `_created` beside every counter, which no chart needs."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
-
-
-class WorkerCounts(NamedTuple):
-    """How many workers answer, and how often one was started again."""
-
-    answering: int
-    restarts: int
 
 
 class DecisionCounts(NamedTuple):
@@ -71,27 +55,11 @@ class DecisionCounts(NamedTuple):
     """How long all of them took together."""
 
 
-class Sharing(NamedTuple):
-    """What makes the figures of several workers one set: each counts in files of its own, all are read together.
-
-    The files bear the worker's number (from 1), not its process: a worker's successor counts on from where it
-    ended, so figures never fall and files do not pile up.
-    """
-
-    folder: Path
-    worker: int
-    workers: Callable[[], WorkerCounts]
-
-
 class Metrics:
     """The figures of one service; with `sharing` one worker's part in them. Shown are always those of all workers."""
 
     def __init__(self, stats: Callable[[], StoreStats], sharing: Sharing | None = None) -> None:
-        self.registry = CollectorRegistry()
-        own: CollectorRegistry | None = self.registry
-        if sharing is not None:
-            own = None  # they are shown from the files
-            count_in_files(sharing.folder, sharing.worker)
+        self.registry, own = registries(sharing)
         self.counted_in = own
         """Where each figure is registered; None where they are kept in files."""
 
@@ -143,7 +111,7 @@ class Metrics:
         self._waiting.set(0)
         self._kept.set(0)
         for counter, names in (
-            (self._degraded, ("local", "open", "closed")),
+            (self._degraded, ON_STORE_ERROR),
             (self._reloads, ("applied", "refused")),
             (self._late, ("sent", "lost")),
         ):
@@ -155,9 +123,6 @@ class Metrics:
         self._known: dict[tuple[int, ...], tuple[tuple[NamedLimit, ...], Sequence[Callable[[], None]]]] = {}
         """By whether it was allowed, and the identities of the limits and of those that refuse; limits are kept."""
 
-        if sharing is not None:
-            MultiProcessCollector(self.registry, str(sharing.folder))  # type: ignore[no-untyped-call]
-            self.registry.register(WorkersCollector(sharing.workers))
         self.registry.register(_StoreCollector(stats))
 
     def handle(self, event: Event) -> None:
@@ -261,17 +226,3 @@ class _StoreCollector(Collector):
         full.add_metric(["refused"], stats.refused_full)
         full.add_metric(["passed"], stats.passed_full)
         yield full
-
-
-class WorkersCollector(Collector):
-    """What the supervisor counts about the workers, read when the figures are."""
-
-    def __init__(self, workers: Callable[[], WorkerCounts]) -> None:
-        self._workers = workers
-
-    def collect(self) -> Iterator[Metric]:
-        counts = self._workers()
-        yield GaugeMetricFamily("headgate_workers", "Workers that answer now", counts.answering)
-        yield CounterMetricFamily(
-            "headgate_worker_restarts", "Workers started again because one had ended", counts.restarts
-        )

@@ -5,14 +5,19 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from headgate.errors import MissingExtraError
 
 try:
-    from prometheus_client import values
+    from prometheus_client import CollectorRegistry, values
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.mmap_dict import MmapedDict
+    from prometheus_client.multiprocess import MultiProcessCollector
+    from prometheus_client.registry import Collector
 except ImportError as error:
     raise MissingExtraError("a page of metrics for Prometheus", extra="service", why=error) from error
 
@@ -24,6 +29,25 @@ ROOM_OF_WORKER, ROOM_OF_RULE = 1 << 18, 1 << 10
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _BESIDE_A_KEY = 28
 """Bytes that an entry takes beside its key: its length, up to eight of padding, two numbers."""
+
+
+class WorkerCounts(NamedTuple):
+    """How many workers answer, and how often one was started again."""
+
+    answering: int
+    restarts: int
+
+
+class Sharing(NamedTuple):
+    """What makes the figures of several workers one set: each counts in files of its own, all are read together.
+
+    The files bear the worker's number (from 1), not its process: a worker's successor counts on from where it
+    ended, so figures never fall and files do not pile up.
+    """
+
+    folder: Path
+    worker: int
+    workers: Callable[[], WorkerCounts]
 
 
 def make_files(folder: Path, workers: int, rules: int = 0) -> None:
@@ -85,8 +109,32 @@ class _RoomyFile(MmapedDict):
         return True
 
 
-def count_in_files(folder: Path, worker: int) -> None:
-    """For the whole process: figures made from now on are kept in the files of this worker, by its number."""
+def registries(sharing: Sharing | None) -> tuple[CollectorRegistry, CollectorRegistry | None]:
+    """The registry whose figures are shown, and the one where figures are registered.
+
+    With `sharing` the latter is None: figures made from now on in this process are kept in the files of this worker,
+    by its number, and are shown from the files of all.
+    """
+    shown = CollectorRegistry()
+    if sharing is None:
+        return shown, shown
     values.MmapedDict = _RoomyFile  # type: ignore[attr-defined]
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
-    values.ValueClass = values.MultiProcessValue(lambda: worker)  # type: ignore[no-untyped-call]
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(sharing.folder)
+    values.ValueClass = values.MultiProcessValue(lambda: sharing.worker)  # type: ignore[no-untyped-call]
+    MultiProcessCollector(shown, str(sharing.folder))  # type: ignore[no-untyped-call]
+    shown.register(_WorkersCollector(sharing.workers))
+    return shown, None
+
+
+class _WorkersCollector(Collector):
+    """What the supervisor counts about the workers, read when the figures are."""
+
+    def __init__(self, workers: Callable[[], WorkerCounts]) -> None:
+        self._workers = workers
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._workers()
+        yield GaugeMetricFamily("headgate_workers", "Workers that answer now", counts.answering)
+        yield CounterMetricFamily(
+            "headgate_worker_restarts", "Workers started again because one had ended", counts.restarts
+        )

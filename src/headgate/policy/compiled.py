@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headgate.amounts import REQUESTS
-from headgate.decision import NamedLimit
+from headgate.decision import NamedLimit, OnStoreError
 from headgate.limits import units_of
 from headgate.policy.client_address import UNIX, AddressRules, Network, network_text
 from headgate.policy.entries import EntryConditions
@@ -114,7 +114,7 @@ class Rule:
     costs: FrozenMap[str, int] = _ONE_REQUEST
     default: bool = False
     shadow: bool = False
-    on_store_error: Literal["", "local", "open", "closed"] = ""
+    on_store_error: OnStoreError | Literal[""] = ""
     """Its own choice, empty for that of the caller or of the policy; `limits` have the policy's already."""
 
     warn_percent: int = 0

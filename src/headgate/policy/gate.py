@@ -17,9 +17,9 @@ from typing import Any
 from headgate import core
 from headgate.clock import Clock, check_clock
 from headgate.costs import Cost
-from headgate.decision import Decision, NamedLimit
+from headgate.decision import Decision, NamedLimit, OnStoreError
 from headgate.drive import answered
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, kind_of
 from headgate.forks import ProcessLock
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.operation import Operation
@@ -36,15 +36,18 @@ from headgate.policy.store_fit import check_fit, check_holds
 from headgate.policy.subject import Subject
 from headgate.reservation import AsyncReservation, Reservation, reserved_or_given_back
 from headgate.stores.guard.choice import answering, rescue_of, rescued
-from headgate.stores.guard.fallback import Choice, check_choice
+from headgate.stores.guard.fallback import check_on_store_error
 from headgate.stores.guard.late_limits import bound_or_late
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import Store, StoreStats, warm_up, warm_up_async
 from headgate.stores.url import store_of
 from headgate.waiting.steps import FOREVER_US
 
+AnyPolicy = Policy | Mapping[str, Any] | str | FilePath
+"""A policy, its values, or the path of its file."""
 
-def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
+
+def read_policy(policy: AnyPolicy) -> Policy:
     """A policy from a file's path or from values.
 
     Raises PolicyError, OSError for a file that cannot be read, and ConfigError for text that can be no path of one.
@@ -52,7 +55,7 @@ def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, Mapping | str | PathLike):
-        raise ConfigError(f"a policy is the path of a file, its values or a Policy, not a {type(policy).__name__}")
+        raise ConfigError(f"a policy is the path of a file, its values or a Policy, not {kind_of(policy)}")
     from headgate.policy.compiler import compile_policy  # needs the extra `policy`, which a policy at hand does not
     from headgate.policy.load import build_policy, load_policy
 
@@ -97,13 +100,13 @@ class _BoundPolicy:
 
     def __init__(
         self,
-        policy: Policy | Mapping[str, Any] | str | FilePath,
+        policy: AnyPolicy,
         *,
         store: str | Store | None = None,
         clock: Clock | None = None,
-        on_store_error: Choice | None = None,
+        on_store_error: OnStoreError | None = None,
     ) -> None:
-        self._on_store_error = check_choice(on_store_error)
+        self._on_store_error = check_on_store_error(on_store_error)
         self._clock = check_clock(clock)
         compiled = read_policy(policy)
         chosen = compiled.store if store is None else store
@@ -163,7 +166,7 @@ class _BoundPolicy:
             return None
         return native.KeyedLimits(bound, operation.keys, made_of(units), held, settled, lease_us)
 
-    def reload(self, policy: Policy | Mapping[str, Any] | str | FilePath) -> None:
+    def reload(self, policy: AnyPolicy) -> None:
         """Put another policy in force, completely or not at all; what was used stays used.
 
         Raises PolicyError for a policy that cannot be used, ConfigError for one that the store cannot keep, or that
@@ -172,7 +175,7 @@ class _BoundPolicy:
         compiled = read_policy(policy)
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
-        with self._reloading:  # all that follows this gate follows one policy, whoever reloads at the same time
+        with self._reloading:  # all that follows this gate follows one policy, also where two threads reload it
             for check in list(self.before_reload):
                 check(compiled)
             self._take_policy(compiled)

@@ -19,8 +19,8 @@ _FORGOTTEN_AT_ONCE = 100
 class LinesOfHolds:
     """In which lines requests wait for the places that holds of one gate have, by the ids of these in the store.
 
-    It is true where any are known. Of more than 100,000 the oldest are forgotten: whoever waits for their places asks
-    at the end of its time.
+    It is true where any are known. Of more than 100,000 the oldest are forgotten: callers that wait for their places
+    ask at the end of their time.
     """
 
     def __init__(self, lines: ArrivalLines) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from headgate.amounts import LONGEST_UNIT, REQUESTS, UNIT, unit_named
 from headgate.costs import ReadCosts, read_units
-from headgate.errors import ArgumentError
+from headgate.errors import ArgumentError, kind_of
 from headgate.holding import Amounts
 from headgate.keys import check_cost
 from headgate.units import LARGEST
@@ -109,7 +109,7 @@ def read_held(text: object) -> tuple[str, HeldGroups]:
     Raises ArgumentError for what is no such id.
     """
     if not isinstance(text, str):
-        raise ArgumentError(f"the id of a hold is text, as reserve and id_of give it, not a {type(text).__name__}")
+        raise ArgumentError(f"the id of a hold is text, as reserve and id_of give it, not {kind_of(text)}")
     whole, *texts = text.split(".", _MOST_GROUPS + 1) if len(text) <= _LONGEST else ["?", "?"]
     found = [_GROUP.fullmatch(each) for each in texts]
     pairs = [(match[2], int(match[1] or 1)) for match in found if match and _is_unit(match[2])]

@@ -9,6 +9,7 @@ part of what was sent is taken for an identity of its own. See docs/identity.md#
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from sys import intern
 from typing import Any, cast
 from urllib.parse import quote
@@ -18,13 +19,19 @@ from headgate.policy.headers import Headers, header_name
 from headgate.policy.sent_values import cookie_values, query_values, sent_text
 from headgate.policy.subject import REPEATED, Repeated
 
-__all__ = ["REPEATED", "Repeated", "Request", "header_name", "joined", "one_of_values", "one_value", "target_text"]
+__all__ = [
+    "REPEATED", "Repeated", "Request", "header_name", "joined", "one_of_values", "one_value", "path_text",
+    "target_text",
+]  # fmt: skip
 
 _MOST_NAMES = 1024
 _LONGEST_NAME = 64
 """Names of headers that are remembered."""
 
 _ASCII = bytes(range(128)).decode()
+
+path_text = partial(quote, safe="/:@!$&'()*+,;=~")
+"""A path that a server has decoded, percent-encoded again: the policy decodes it, once."""
 
 _get = dict.get
 """Of `Headers` it takes names that are in lower case already, and so half the time."""

@@ -2,8 +2,9 @@
 
 A request asks for all its rules at once, and takes nothing until all admit it. Where rules refuse it that all let it
 wait, and what they promise comes in time, it stands in the line of the one that holds it up for longest
-(`headgate.waiting.arrivals`), sleeps once until that moment, and asks again. Nobody knows when a place in flight will
-be free: a request waits until one is freed in this process, until a lease ends, or until its own time is over.
+(`headgate.waiting.arrivals`), sleeps once until that moment, and asks again. It is not known ahead when a place in
+flight will be free: a request waits until one is freed in this process, until a lease ends, or until its own time is
+over.
 """
 
 from __future__ import annotations
@@ -216,8 +217,8 @@ class RuleWaits:
     def _held_up(self, waiting: Waiting, decision: Decision, asked_us: int) -> HeldUp | None:
         """What holds a refused request up for longest; None where it is not to wait (any longer).
 
-        Rates come before places, whose turn nobody knows. What a decision promises counts from the moment when it was
-        asked for: a thread that is held up after that does not make it come too late.
+        Rates come before places, whose turn is not known ahead. What a decision promises counts from the moment when it
+        was asked for: a thread that is held up after that does not make it come too late.
         """
         if decision.degraded == "closed":
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
+from headgate.decision import OnStoreError
 from headgate.errors import ConfigError
 from headgate.limit_text import parse_limits
 from headgate.limits import Limit
@@ -125,7 +126,6 @@ _LIMITS_SCHEMA = {
     ]
 }
 HeaderName = Annotated[str, AfterValidator(header_name)]
-OnStoreError = Literal["local", "open", "closed"]
 
 
 class MatchModel(Part):

@@ -1,4 +1,4 @@
-"""Warnings about whom a policy believes: tiers that no request gets, proxies that are everybody, or exempt.
+"""Warnings about whom a policy believes: tiers that no request gets, proxies that are every client, or exempt.
 
 Each is certain from the policy alone, as those of `warnings` are.
 """
@@ -58,11 +58,11 @@ def _proxies_that_are_everybody(policy: PolicyModel) -> Iterator[tuple[Path, str
         return
     for place, network in enumerate(told.trusted_proxies):
         if network != UNIX and not network.mask:
-            everybody = "0.0.0.0/0" if network.length == 4 else "::/0"
+            every = "0.0.0.0/0" if network.length == 4 else "::/0"
             yield (
                 ("client_ip", "trusted_proxies", place),
-                f"{everybody} is every address: whoever sends {told.header} chooses the address that counts; name your "
-                "proxies, or how many there are with trusted_hops",
+                f"{every} is every address: any client that sends {told.header} chooses the address that counts; name "
+                "your proxies, or how many there are with trusted_hops",
             )
 
 

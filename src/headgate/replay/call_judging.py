@@ -10,9 +10,9 @@ import heapq
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from headgate.clock import utc_moment
 from headgate.errors import ConfigError
 from headgate.llm.call import Call
 from headgate.llm.entry import Books
@@ -28,8 +28,6 @@ from headgate.replay.rates_only import rates_of
 from headgate.replay.series import MINUTE_US, Series
 from headgate.stores.memory import MOST_KEYS, MemoryStore
 from headgate.testing import ManualClock
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CallSums(NamedTuple):
@@ -201,7 +199,7 @@ class _Judge:
         limit.users[call.caller.user or call.caller.key or call.caller.team] += 1
 
     def _cost(self, call: TraceCall, usage: Usage) -> int | None:
-        price = self._prices.price(call.model, _EPOCH + timedelta(microseconds=call.at_us)) or self._unknown
+        price = self._prices.price(call.model, utc_moment(call.at_us)) or self._unknown
         return None if price is None else price.cost(usage)
 
     def _draw(self, at_us: int, usage: Usage, cost: int | None, *, refused: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from headgate.amounts import grouped_text
+from headgate.errors import printable
 from headgate.replay.axis import Axis, axis_of
 from headgate.replay.charts import difference_chart, key_bars, time_chart
 from headgate.replay.page import facts, legend, whole_page
@@ -210,17 +211,13 @@ def _unread(outcome: Outcome) -> str:
         return ""
     rows = "".join(
         f'<tr><td class="wide">{escape(unread.source)}:{unread.line}</td><td class="wide">{escape(unread.reason)}</td>'
-        f'<td class="wide"><code>{escape(_printable(unread.text[:100]))}</code></td></tr>'
+        f'<td class="wide"><code>{escape(printable(unread.text[:100]))}</code></td></tr>'
         for unread in outcome.unread.shown
     )
     return (
         f"<h2>Lines that could not be read</h2><p>{outcome.unread.count:,} in all; the first:</p>"
         f'<table class="cards">{rows}</table>'
     )
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _numbers(**counts: int) -> str:

@@ -63,7 +63,7 @@ class Sums:
             self._quiet[rules] = self._quiet.get(rules, 0) + 1
 
     def sums(self) -> AllSums:
-        """All of it. Which keys there were is known by who judges."""
+        """All of it. Which keys there were is known by what judges."""
         self._hand_on()
         rules: list[RuleSums] = [
             (rule.matched, rule.refused, rule.refused_minutes, _told(rule.series), {}, {}) for rule in self._rules

@@ -12,6 +12,8 @@ import re
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from email.utils import parsedate_to_datetime
 
+from headgate.clock import since_epoch_us, utc_moment
+
 _MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, start=1)}
 _FRACTION = r"(?:[.,](\d{1,9}))?"
@@ -24,7 +26,6 @@ _CTIME = re.compile(
 )
 _DAY_AND_CLOCK = re.compile(rf"(?:(\d{{1,2}}):)?(\d\d?):(\d\d):(\d\d){_FRACTION}{_OFFSET}", re.ASCII)
 _DATE = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d))?", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_US = 1 << 52
 _MOST_MINUTES = 4096
 
@@ -232,12 +233,12 @@ def _zone(text: str | None) -> tzinfo | None:
 def _microseconds(moment: datetime) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return since_epoch_us(moment)
 
 
 def iso_time(time_us: int) -> str:
     """A moment as ISO 8601 in UTC, `2015-09-02T10:42:51.003372Z`."""
-    moment = _EPOCH + timedelta(microseconds=time_us)
+    moment = utc_moment(time_us)
     return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{time_us % 1_000_000:06d}Z" if time_us % 1_000_000 else "Z")
 
 

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Awaitable
 
 from headgate.observe.events import Events, RequestsWaiting, SettlementsKept, StoreDegraded, StoreRecovered
-from headgate.observe.prometheus import Metrics, Sharing
+from headgate.observe.prometheus import Metrics
+from headgate.observe.worker_files import Sharing
 from headgate.policy.gate import AsyncGate
 from headgate.service.admin.endpoints import Admin
 from headgate.service.checks.decider import Decider

@@ -73,7 +73,7 @@ class Joined(NamedTuple):
 
 
 class Tickets(Protocol):
-    """The tickets of this process in the lines of a store; while there are any, it listens who is called."""
+    """The tickets of this process in the lines of a store; while there are any, it listens which are called."""
 
     @property
     def keep_us(self) -> int:
@@ -82,7 +82,7 @@ class Tickets(Protocol):
 
     @property
     def hears(self) -> bool:
-        """Whether this process hears now who is called."""
+        """Whether this process hears now which tickets are called."""
         ...
 
     def add(self, ticket: Ticket) -> None:

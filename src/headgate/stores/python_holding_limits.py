@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from headgate.algorithms.table import ALGORITHMS
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
-from headgate.errors import ArgumentError
 from headgate.holding import (
     Amounts,
     Extension,
@@ -26,6 +25,7 @@ from headgate.holding import (
 )
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation
+from headgate.stores.holding import never_ends
 from headgate.stores.python_holding import Asked, HoldingTable
 from headgate.stores.python_table import PythonBoundLimits, PythonDecisions
 
@@ -95,7 +95,4 @@ class PythonHoldingLimits(PythonBoundLimits):
 
     def _check_is_held(self) -> None:
         if self._in_flight is not None:
-            raise ArgumentError(
-                f'"{self._in_flight.limit}" counts what is in flight, and a hit never ends: '
-                "reserve, and commit at the end"
-            )
+            raise never_ends(self._in_flight.limit)

@@ -11,9 +11,7 @@ from itertools import count
 from headgate.algorithms.leases import KeyLeases, Lease
 from headgate.algorithms.transition import Part
 from headgate.decision import NamedLimit, Reading
-
-StateKey = tuple[str, str]
-"""What a state is found by: the scope of its limit and the text of its key."""
+from headgate.stores.python_table import StateKey
 
 _TIDY = 2
 """Holds that may be forgotten for each new one, so that those whose time is over do not pile up."""

@@ -17,12 +17,11 @@ from headgate.algorithms.transition import Outcome, Step, convert, decide, give_
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ArgumentError
 from headgate.forks import told_of_forks
 from headgate.holding import Hold
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation, Receipt
-from headgate.stores.protocol import BoundLimits, read_receipt
+from headgate.stores.protocol import BoundLimits, paired_costs, read_receipt
 from headgate.stores.python_lock import TableLock
 from headgate.units import CompiledLimit
 
@@ -337,17 +336,11 @@ class PythonBoundLimits(BoundLimits):
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         texts = [encode_key(key) for key in keys]
-        if costs is None:
-            costs = 1
-        all_costs = (
-            [check_cost(cost) for cost in costs] if isinstance(costs, Iterable) else [check_cost(costs)] * len(texts)
-        )
-        if len(all_costs) != len(texts):
-            raise ArgumentError(f"{len(texts)} keys need as many costs, not {len(all_costs)}")
+        each = paired_costs(len(texts), costs)
         now_us = check_now(self._now_us())
         return PythonDecisions(
             self._apply((text,) * self._groups, (cost,) * self._groups, now_us)
-            for text, cost in zip(texts, all_costs, strict=True)
+            for text, cost in zip(texts, each, strict=True)
         )
 
     def decide(self, operation: Operation, /) -> Decision:

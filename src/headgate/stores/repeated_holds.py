@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from headgate.decision import NamedLimit, Reading
 from headgate.errors import ConflictingId
-from headgate.stores.python_holds import HoldRecord, StateKey
+from headgate.stores.python_holds import HoldRecord
+from headgate.stores.python_table import StateKey
 
 
 def check_same(

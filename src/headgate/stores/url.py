@@ -10,8 +10,9 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
+from headgate.decision import ON_STORE_ERROR
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.stores.guard.fallback import CHOICES, read_share
+from headgate.stores.guard.fallback import read_share
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.memory import ON_FULL, MemoryStore
 from headgate.stores.protocol import Store
@@ -123,8 +124,8 @@ def _redis_options(url: str) -> dict[str, Any]:
     guard: dict[str, Any] = {}
     for name, value in given:
         if name == "on_error":
-            if value not in CHOICES:
-                raise ConfigError(f"{form}: on_error is one of {', '.join(CHOICES)}, not {value[:40]!r}")
+            if value not in ON_STORE_ERROR:
+                raise ConfigError(f"{form}: on_error is one of {', '.join(ON_STORE_ERROR)}, not {value[:40]!r}")
             guard[name] = value
         elif name == "local_share":
             if not re.fullmatch(r"[01]|0?\.[0-9]{1,6}", value) or float(value) == 0.0:

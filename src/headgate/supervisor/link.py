@@ -13,7 +13,7 @@ import struct
 from contextlib import suppress
 from typing import NamedTuple
 
-from headgate.observe.prometheus import WorkerCounts
+from headgate.observe.worker_files import WorkerCounts
 
 _COUNTS = struct.Struct("II")
 _BEATS = struct.Struct("I")

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import HeadgateError
-from headgate.observe.prometheus import WorkerCounts
+from headgate.observe.worker_files import WorkerCounts
 from headgate.supervisor.link import SharedCounts, SupervisorLink
 from headgate.supervisor.reloading import keep_reloads
 from headgate.supervisor.worker import FIRST_DELAY_US, Worker, how_ended
@@ -60,7 +60,6 @@ class Supervisor:
         self._work = work
         self._drain_s = drain_s
         self._stop_within_s = stop_within_s
-        self._hang_s = hang_s
         self._look_every_us = int(hang_s * US_PER_SECOND) // _LOOKS
         self._look_at_us = SYSTEM_CLOCK.now_us() + self._look_every_us
         self._all_answer = all_answer

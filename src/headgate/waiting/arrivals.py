@@ -160,7 +160,7 @@ class ArrivalLines:
                 self._step_out(arrival, as_planned=admitted and late_us >= -_AHEAD_US)
 
     def call_abandoned(self, names: Iterable[LineName]) -> None:
-        """Have requests that stand first in these lines leave if they never run again: nobody else would call them."""
+        """Have requests that stand first in these lines leave if they never run again: nothing else would call them."""
         for name in names:
             while (arrival := self._abandoned(name)) is not None:
                 arrival.call()

@@ -19,7 +19,7 @@ _ANY_NAME = b"-"
 
 
 class FreedPlaces:
-    """Who waits in this process for places in flight of one store, by the place that ids of holds tell of a key.
+    """Callers of this process that wait for places in flight of one store, by the place that ids of holds tell of keys.
 
     Keys may share such a place: then a caller is woken that finds nothing free.
     """
@@ -58,7 +58,7 @@ class FreedPlaces:
 
 
 class FreedKeys:
-    """Who waits in this process for places of a limiter's keys, whose limits are bound."""
+    """Callers of this process that wait for places of a limiter's keys, whose limits are bound."""
 
     __slots__ = ("_bound", "_places")
 
@@ -146,7 +146,7 @@ def _place_of(bound: Any, key: Key) -> int:
 
 
 def freed_places(store: Store) -> FreedPlaces:
-    """Who waits for places of a store; one for the store and all its guards."""
+    """The callers that wait for places of a store; one for the store and all its guards."""
     return _by_store.setdefault(store.unguarded, FreedPlaces())
 
 

@@ -1,8 +1,8 @@
-"""The waiting lines of a process: who waits for a key, in the order in which they came.
+"""The waiting lines of a process: callers that wait for a key, in the order in which they came.
 
 Only the first of a line asks the store again, so a small request never overtakes a big one; lines of different keys
 know nothing of each other. When a caller joins, a plan tells when its turn will come: if that is too late, it is
-refused at once, with nothing consumed. Of places in flight nobody knows when they will be free: a caller waits for
+refused at once, with nothing consumed. It is not known ahead when places in flight will be free: a caller waits for
 them until its timeout, and is called when one is. `hit` and `reserve` do not wait in line: they take what is there.
 """
 

@@ -16,7 +16,7 @@ AHEAD_US = 1_000
 class Plan:
     """When the callers in line will pass, one after another, if no other request takes anything.
 
-    When a place in flight is free, nobody knows ahead: a plan takes them to be free, so with limits of those a turn
+    It is not known ahead when a place in flight is free: a plan takes them to be free, so with limits of those a turn
     comes at the foretold moment at the soonest, and never where the cost is above such a limit.
     """
 

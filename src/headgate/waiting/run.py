@@ -97,7 +97,7 @@ class _Taking:
     def _giving_back(self) -> Any:
         """Give back what was asked for last, if it was taken; the same is not given back twice.
 
-        Where no answer came, a hold of a name that nobody else has is settled by its id: if it is unknown, it was
+        Where no answer came, a hold of a name that no other hold has is settled by its id: if it is unknown, it was
         never made.
         """
         asked, came, self._asked = self._asked, self._came, None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headgate.clock import US_PER_SECOND
 from headgate.decision import Decision
-from headgate.errors import ArgumentError
+from headgate.errors import ArgumentError, kind_of
 from headgate.holding import Hold, Reserved
 from headgate.keys import Key
 from headgate.operation import Operation
@@ -154,7 +154,7 @@ def timeout_us(timeout: float | None) -> int:
     if timeout is None:
         return FOREVER_US
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise ArgumentError(f"a timeout is a number of seconds or None, not a {type(timeout).__name__}")
+        raise ArgumentError(f"a timeout is a number of seconds or None, not {kind_of(timeout)}")
     if not timeout >= 0:  # not a number is refused here too
         raise ArgumentError(f"a timeout is at least 0 seconds, not {timeout}")
     return FOREVER_US if timeout * US_PER_SECOND >= FOREVER_US else int(timeout * US_PER_SECOND)

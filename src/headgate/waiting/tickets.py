@@ -117,7 +117,7 @@ class Lines:
         told_of_forks(self)
 
     def call_abandoned(self, name: str) -> None:
-        """Have callers that stand first in a line leave if they never run again: nobody else would call them."""
+        """Have callers that stand first in a line leave if they never run again: nothing else would call them."""
         while (ticket := self._abandoned(name)) is not None:
             ticket.call()
 

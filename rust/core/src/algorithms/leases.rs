@@ -22,7 +22,7 @@ pub trait Leases {
     /// When the last of them is over; None where none is left.
     fn last(&self, now: i64) -> Option<i64>;
 
-    /// When so many places, which are in use, will be free if nobody extends or frees.
+    /// When so many places, which are in use, will be free if none is extended or freed before.
     fn freed_at(&self, now: i64, needed: i64) -> Option<i64>;
 }
 

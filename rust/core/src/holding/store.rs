@@ -17,7 +17,7 @@ pub struct HeldKey {
     pub refunds: i64,
 }
 
-/// A hold of one limit that is about to be made, under an id that nobody gave it.
+/// A hold of one limit that is about to be made, under an id that no caller gave it.
 #[derive(Clone, Copy, Debug)]
 pub struct NewHold {
     /// The end of its lease.
@@ -31,7 +31,7 @@ pub trait IdSource {
     /// A number that no other id was made of.
     fn next(&self) -> u64;
 
-    /// 128 bits of a number, which nobody can guess.
+    /// 128 bits of a number that cannot be guessed.
     fn secret(&self, number: u64) -> [u64; 2];
 }
 

@@ -77,7 +77,7 @@ pub(super) fn commit<B: Backing>(shard: &mut Shard<B>) -> Result<(), DamagedStat
     checked
 }
 
-/// What is remembered of a hold of one limit. Nobody can ask for it again by a name, so its answer is not.
+/// What is remembered of a hold of one limit. It cannot be asked for again by a name, so its answer is not.
 #[inline(always)]
 pub(super) fn one_of(check: &Check, key: u32, part: Part) -> One {
     One { part, key, actual: check.cost, answered: [0; 4], in_flight: false, shadow: check.shadow }

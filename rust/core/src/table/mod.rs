@@ -67,7 +67,7 @@ impl<S: Storage> Table<S> {
         &self.seed
     }
 
-    /// An id for a hold: 128 bits that nobody can guess, no two alike of all that use the storage.
+    /// An id for a hold: 128 bits that cannot be guessed, no two alike of all that use the storage.
     #[inline]
     pub fn new_id(&self) -> HoldId {
         HoldId(self.secret(self.next()))

@@ -1,4 +1,4 @@
-//! Ids that tell their cells: those of holds of one limit that nobody named. 32 of their 128 bits are the number of the
+//! Ids that tell their cells: those of holds of one limit that have no name. 32 of their 128 bits are the number of the
 //! cell, and the shard's, combined with others; the rest is secret. No id of one shard tells the same cell in another.
 
 use std::sync::atomic::Ordering::Relaxed;

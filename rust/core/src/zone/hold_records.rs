@@ -169,7 +169,7 @@ impl MappedBacking<'_> {
                 part: self.part_of_one(cell),
                 key: self.cell(cell, KEY) as u32,
                 actual: self.cell(cell, ACTUAL) as i64,
-                // Nobody can ask again for what has no name, so that its answer is not kept.
+                // No call can ask again for what has no name, so that its answer is not kept.
                 answered: if kind & BY_CELL != 0 {
                     [0; 4]
                 } else {
@@ -198,7 +198,7 @@ impl MappedBacking<'_> {
         })
     }
 
-    /// The cells of a hold's chain, for those who look at all of them.
+    /// The cells of a hold's chain, for what looks at all of them.
     pub(super) fn chain_cells(&self, cell: u32) -> SmallVec<[u32; 4]> {
         let mut cells = SmallVec::new();
         if self.cell(cell, KIND) & MANY != 0 {

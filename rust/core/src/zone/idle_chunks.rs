@@ -28,7 +28,7 @@ impl MappedBacking<'_> {
         }
         self.write_words(FREE_CELLS, [0; 3]);
         self.journal.commit();
-        // The hand begins anew, and the chain has those alone that are used: before a chunk is nobody's, none names it.
+        // The hand begins anew, and the chain has those alone that are used: before a chunk is idle, none names it.
         let first = used.first().map_or(0, |chunk| *chunk as u32 + 1);
         let links = used.iter().skip(1).map(|chunk| *chunk as u64 + 1).chain([0]);
         for (chunk, link) in used.iter().zip(links) {

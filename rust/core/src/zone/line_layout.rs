@@ -58,7 +58,7 @@ impl LinePlaces {
         HEAD_WORDS + group % GROUPS
     }
 
-    /// Whether places of a group were freed, and nobody was called yet.
+    /// Whether places of a group were freed, and no ticket was called yet.
     #[inline(always)]
     pub fn pending(group: usize) -> usize {
         HEAD_WORDS + GROUPS + group % GROUPS

@@ -1,7 +1,7 @@
 //! The waiting lines of a zone: the callers of all processes that wait for a key, in the order in which they came.
 //!
-//! All of them have one lock. Who changes something says so first: a process that finds that said, and nobody at it,
-//! makes anew what follows from the tickets. See docs/decisions/0047-a-line-in-a-zone.md.
+//! All of them have one lock. A process that changes something says so first: one that finds that said, and no process at
+//! it, makes anew what follows from the tickets. See docs/decisions/0047-a-line-in-a-zone.md.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -93,9 +93,9 @@ impl Lines {
         LineWords::new(map.line_words(), self.places).put(CHANGING, 1);
     }
 
-    /// Hear who is called of a process, for as long as `hear` says: it is given the numbers of its tickets that are
-    /// called, or None where all should ask whether they are in line still. `began` is told where the process sits,
-    /// None where there is no room for another process. `now_us` is the monotonic clock.
+    /// Hear which tickets of a process are called, for as long as `hear` says: it is given their numbers, or None where
+    /// all should ask whether they are in line still. `began` is told where the process sits, None where there is no
+    /// room for another process. `now_us` is the monotonic clock.
     pub fn listen<E>(
         &self,
         map: &SharedMap,

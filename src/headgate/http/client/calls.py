@@ -34,7 +34,7 @@ from headgate.limiter import AsyncLimiter, Limiter
 from headgate.waiting.steps import FOREVER_US, Sleep
 
 R = TypeVar("R")
-_log = logging.getLogger("headgate")
+log = logging.getLogger("headgate")
 
 IDEMPOTENT = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"))
 """Methods of which a second request changes nothing more (RFC 9110, 9.2.2)."""
@@ -233,7 +233,7 @@ class Sender:
         except StoreError as error:
             if self._settings.closed:
                 return error
-            _log.warning("a call was not counted: %s", error)
+            log.warning("a call was not counted: %s", error)
         else:
             if isinstance(came, HeldCall):
                 held = came

@@ -5,21 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.costs import Cost
+from headgate.decision import OnStoreError
 from headgate.decorator import check_plain
 from headgate.errors import ArgumentError, ConfigError, check_flag
 from headgate.http.client.places import holds
 from headgate.keys import Key, check_cost
-from headgate.limiter import AsyncLimiter, Limiter
+from headgate.limiter import AnyLimits, AsyncLimiter, Limiter
 from headgate.limits import Limit
-from headgate.stores.guard.fallback import check_choice
+from headgate.stores.guard.fallback import check_on_store_error
 from headgate.stores.protocol import Store
 from headgate.waiting.steps import timeout_us
 
-ClientLimits = str | Limit | Sequence[Limit] | Limiter | AsyncLimiter | None
+ClientLimits = AnyLimits | Limiter | AsyncLimiter | None
 """The client's own limits: limits, a limiter of the client's colour, or none."""
 
 MOST_RETRIES = 10
@@ -59,7 +60,7 @@ class Options(TypedDict, total=False):
     adaptive_k: float
     """With `adaptive`: how many requests are sent for each that is accepted, from 1 [2]."""
 
-    on_store_error: Literal["local", "open", "closed"]
+    on_store_error: OnStoreError
     """What happens to a call where the store of the limits does not answer: this process decides by limits of its own,
     or the call goes on, or StoreError is raised. A limiter's own choice comes first, then this one, then `?on_error=`
     of the store's URL ["local"; "open" for a store without a guard]."""
@@ -129,7 +130,7 @@ def read_options(limits: ClientLimits, options: Options, *, asynchronous: bool) 
         retries=_retries(options.get("retries", 2)),
         retry_budget=_number("retry_budget", options.get("retry_budget", 0.1), 0, 1),
         adaptive_k=_adaptive_k(options),
-        closed=check_choice(options.get("on_store_error")) == "closed",
+        closed=check_on_store_error(options.get("on_store_error")) == "closed",
         clock=clock,
         random=chance,
     )

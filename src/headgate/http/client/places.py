@@ -13,7 +13,7 @@ from headgate.errors import StoreError
 from headgate.http.server.held import HeldRequest
 from headgate.limits import Limit
 
-_log = logging.getLogger("headgate")
+log = logging.getLogger("headgate")
 
 
 class HeldCall:
@@ -39,7 +39,7 @@ class HeldCall:
             try:
                 drive(held.free(actual))
             except StoreError as error:
-                _log.warning("a call was not settled: %s", error)
+                log.warning("a call was not settled: %s", error)
 
     async def _free_async(self, actual: Cost | None) -> None:
         held, self._held = self._held, None
@@ -47,7 +47,7 @@ class HeldCall:
             try:
                 await drive_async(held.free(actual))
             except StoreError as error:
-                _log.warning("a call was not settled: %s", error)
+                log.warning("a call was not settled: %s", error)
 
 
 def holds(limits: Iterable[Limit]) -> bool:

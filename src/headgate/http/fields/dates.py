@@ -7,10 +7,11 @@ server sends must not break its client.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+
+from headgate.clock import since_epoch_us, utc_moment
 
 US = 1_000_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS_SINCE_EPOCH = 10**9
 _MILLISECONDS_SINCE_EPOCH = 10**12
 
@@ -45,7 +46,7 @@ def http_date_us(text: str, now_us: int) -> int | None:
             continue
         year, second = int(match["year"]), min(int(match["second"]), 59)  # 60 is a leap second
         if len(match["year"]) == 2:
-            this_year = (_EPOCH + timedelta(microseconds=now_us)).year
+            this_year = utc_moment(now_us).year
             year += this_year // 100 * 100
             if year > this_year + 50:
                 year -= 100
@@ -102,7 +103,7 @@ def _rfc_3339_us(text: str) -> int | None:
         return None
     try:
         moment = datetime.fromisoformat(text)
-        return _us(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+        return since_epoch_us(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None
 
@@ -110,10 +111,6 @@ def _rfc_3339_us(text: str) -> int | None:
 def _moment_us(*parts: int) -> int | None:
     try:
         year, month, day, hour, minute, second = parts
-        return _us(datetime(year, month, day, hour, minute, second, tzinfo=UTC))
+        return since_epoch_us(datetime(year, month, day, hour, minute, second, tzinfo=UTC))
     except ValueError:
         return None
-
-
-def _us(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)

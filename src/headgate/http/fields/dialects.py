@@ -1,6 +1,6 @@
 """The ways in which HTTP has said what remains, by name; all from one decision.
 
-`draft-11` is that of `ratelimit_headers`, and `draft-next` what the draft's editors write now. The older
+`draft-11` is that of `ratelimit_fields`, and `draft-next` what the draft's editors write now. The older
 ones, and `X-RateLimit-*`, tell one limit only: the binding one. Sources: the tags -03, -06, -07 and -11
 of draft-ietf-httpapi-ratelimit-headers; of `x-epoch`, GitHub's documentation of its REST API.
 """

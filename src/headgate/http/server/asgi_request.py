@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 from headgate.http.server.asgi_messages import Scope
 from headgate.http.server.client_watch import DEPARTURE
-from headgate.policy.request import Request, header_name, joined, one_value, target_text
+from headgate.policy.request import Request, header_name, joined, one_value, path_text, target_text
 from headgate.policy.subject import RootedPath
-
-IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
 class AsgiRequest(Request):
@@ -50,7 +47,7 @@ class AsgiRequest(Request):
         whole = self._path
         if whole is None:
             sent, asked = self.scope.get("raw_path"), self.scope.get("query_string")
-            path = target_text(sent) if sent else quote(self.scope["path"], safe=IN_A_PATH)
+            path = target_text(sent) if sent else path_text(self.scope["path"])
             whole = f"{path}?{target_text(asked)}" if asked else path
             others = self.other_paths()
             self._path = whole = RootedPath(whole, others) if others else whole
@@ -103,7 +100,7 @@ def other_paths(path: str, root: str) -> tuple[str, ...]:
         forms = [inner or "/"]
     else:
         forms = [inner or "/", root + inner, root + path]
-    return tuple(quote(form, safe=IN_A_PATH) for form in forms)
+    return tuple(path_text(form) for form in forms)
 
 
 class ScopeHeaders(Mapping[str, str]):

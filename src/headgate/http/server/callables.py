@@ -21,7 +21,7 @@ class PythonAsgiCallable:
     """The base of a middleware of ASGI. A call gives a coroutine, which may be the application's own."""
 
     _direct: Enforcer | None
-    """Whose native gate is asked first; None where Python is to find out who judges a request."""
+    """The enforcer whose native gate is asked first; None where Python is to find out which one judges a request."""
 
     if TYPE_CHECKING:
         app: Callable[[Scope, Receive, Send], Awaitable[None]]

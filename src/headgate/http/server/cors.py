@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.http.server.behind import behind
 
-_log = logging.getLogger("headgate")
+log = logging.getLogger("headgate")
 
 
 def warn_outside_of_cors(limit: object, app: Any) -> None:
@@ -23,7 +23,7 @@ def warn_outside_of_cors(limit: object, app: Any) -> None:
 
 def tell_outside_of_cors(limit: str, found: object) -> None:
     """Log the warning: what stands outside of what, and what is right."""
-    _log.warning(
+    log.warning(
         "%s stands outside of %s, so its refusals have no CORS headers and no page of another origin can read them: "
         "put %s outside, where it sees every response",
         limit,

@@ -25,24 +25,24 @@ class NetworkPair(NamedTuple):
     wider: Key
 
 
-def address_rules(told: Mapping[str, Any]) -> AddressRules:
+def address_rules(options: Mapping[str, Any]) -> AddressRules:
     """Which proxies are believed about a client's address; raises ConfigError."""
-    proxies, hops = told.get("trusted_proxies", ()), told.get("trusted_hops", 0)
-    prefix = told.get("ipv6_prefix", 64)
+    proxies, hops = options.get("trusted_proxies", ()), options.get("trusted_hops", 0)
+    prefix = options.get("ipv6_prefix", 64)
     if not _is_whole(prefix) or not 32 <= prefix <= 128:
         raise ConfigError(f"ipv6_prefix is a number of bits, 32 to 128, not {prefix!r:.40}")
     if not isinstance(proxies, list | tuple | Set) or not all(isinstance(proxy, str) for proxy in proxies):
         raise ConfigError(f'trusted_proxies are a list of networks, such as ["10.0.0.0/8"], not {proxies!r:.40}')
     if not _is_whole(hops) or not 0 <= hops <= _MOST_HOPS:
         raise ConfigError(f"trusted_hops is a number of proxies, 0 to {_MOST_HOPS}, not {hops!r:.40}")
-    if not isinstance(told.get("address_header", ""), str):
-        raise ConfigError(f"address_header is the name of a header, not {told['address_header']!r:.40}")
+    if not isinstance(options.get("address_header", ""), str):
+        raise ConfigError(f"address_header is the name of a header, not {options['address_header']!r:.40}")
     if not proxies and not hops:
-        if "address_header" in told:
+        if "address_header" in options:
             raise ConfigError("address_header needs trusted_proxies or trusted_hops, or clients could write it")
         return AddressRules(ipv6_prefix=prefix)
     return AddressRules(
-        header=told.get("address_header", "X-Forwarded-For").lower(),
+        header=options.get("address_header", "X-Forwarded-For").lower(),
         trusted=tuple(parse_network(proxy) for proxy in proxies if proxy != UNIX),
         trust_unix=UNIX in proxies,
         hops=hops,
@@ -50,9 +50,9 @@ def address_rules(told: Mapping[str, Any]) -> AddressRules:
     )
 
 
-def wide_rules(told: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRules, int] | None:
+def wide_rules(options: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRules, int] | None:
     """The rules of the wider network, and how many times the limits it has."""
-    given = told.get("ipv6_wide")
+    given = options.get("ipv6_wide")
     if given is None:
         return None
     prefix = times = 0
@@ -67,7 +67,7 @@ def wide_rules(told: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRu
             f"ipv6_wide is (bits, times), as (48, 8): fewer bits than ipv6_prefix, which is {narrow.ipv6_prefix}, "
             f"and 1 to {MOST_TIMES} times; not {given!r:.40}"
         )
-    if told.get("wait"):
+    if options.get("wait"):
         raise ConfigError("ipv6_wide does not go with wait: a request cannot stand in two lines")
     return replace(narrow, ipv6_prefix=prefix), times
 

@@ -21,7 +21,6 @@ from headgate.http.server.functions import given_own
 from headgate.http.server.gate_reloads import follow_reloads
 from headgate.http.server.gate_requests import GateRequests
 from headgate.http.server.options import (
-    AnyPolicy,
     Options,
     Refusal,
     Response,
@@ -33,12 +32,12 @@ from headgate.http.server.options import (
 from headgate.http.server.request_limits import Asked, Charge, RequestLimits
 from headgate.http.server.web_gates import Natively
 from headgate.keys import Key
-from headgate.policy.gate import AsyncGate, Gate
+from headgate.policy.gate import AnyPolicy, AsyncGate, Gate
 from headgate.policy.request import Request
-from headgate.stores.guard.fallback import check_choice
+from headgate.stores.guard.fallback import check_on_store_error
 from headgate.stores.protocol import Store
 
-_log = logging.getLogger("headgate")
+log = logging.getLogger("headgate")
 _DEGRADED = "X-RateLimit-Degraded"
 _PLAIN_HEADERS = "draft-11"
 
@@ -99,26 +98,26 @@ class Enforcer:
         asked_by: str = "",
     ) -> None:
         check_names(options, {*Options.__annotations__, *(RouteOptions.__annotations__ if routed else ())})
-        told = given_own(options)
-        if (policy is None) == (told.get("limits") is None):
+        given = given_own(options)
+        if (policy is None) == (given.get("limits") is None):
             raise ConfigError("give a policy (a file, its values, or a gate), or limits; one of the two")
         if policy is None:
-            check_limits(told["limits"])
-        headers = told.get("headers", _PLAIN_HEADERS)
+            check_limits(given["limits"])
+        headers = given.get("headers", _PLAIN_HEADERS)
         self.asynchronous = asynchronous
         self.keeps_charges = kept = routed or keeps_charges
-        self.clock = told.get("clock", SYSTEM_CLOCK)
+        self.clock = given.get("clock", SYSTEM_CLOCK)
         self.fields = fields_of(headers, self.clock)
-        self._refusal = function_of(told, "refusal")
-        self._observe = function_of(told, "on_decision")
-        self._closed = check_choice(told.get("on_store_error")) == "closed"
-        self._wait = told.get("wait", 0)
+        self._refusal = function_of(given, "refusal")
+        self._observe = function_of(given, "on_decision")
+        self._closed = check_on_store_error(given.get("on_store_error")) == "closed"
+        self._wait = given.get("wait", 0)
         self._limits: RequestLimits | None = None
         source: RequestLimits | GateRequests
         if policy is None:
-            source = self._limits = RequestLimits(told, asynchronous=asynchronous, routed=routed, keeps_charges=kept)
+            source = self._limits = RequestLimits(given, asynchronous=asynchronous, routed=routed, keeps_charges=kept)
         else:
-            source = GateRequests(policy, told, asynchronous=asynchronous)
+            source = GateRequests(policy, given, asynchronous=asynchronous)
         self._owned = source.owned
         """Closed with the application, but for a memory, which ends with it: the application may start again."""
 
@@ -132,7 +131,7 @@ class Enforcer:
         self._kind = kind
         self._tells = _tells(headers) if self._observe is None else None
         self._websockets = websockets
-        self.counts = "counts" in told
+        self.counts = "counts" in given
         """Whether the request is needed when it ends, to say what counts."""
         self.holds = source.holds
         """Whether requests are held until their responses have ended."""
@@ -193,7 +192,7 @@ class Enforcer:
 
     def verdict_without_store(self, error: StoreError) -> Verdict:
         """What becomes of a request on which the store gave no decision."""
-        _log.warning("no decision on a request: %s", error)
+        log.warning("no decision on a request: %s", error)
         if not self._closed:
             return Verdict(None, [(_DEGRADED, "open")], 0)
         body = {
@@ -279,7 +278,7 @@ def finish(steps: Generator[Any, Any, None]) -> None:
     try:
         drive(steps)
     except StoreError as error:
-        _log.warning("a request was not settled: %s", error)
+        log.warning("a request was not settled: %s", error)
 
 
 async def finish_async(steps: Generator[Any, Any, None]) -> None:
@@ -287,4 +286,4 @@ async def finish_async(steps: Generator[Any, Any, None]) -> None:
     try:
         await drive_async(steps)
     except StoreError as error:
-        _log.warning("a request was not settled: %s", error)
+        log.warning("a request was not settled: %s", error)

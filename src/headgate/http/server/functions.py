@@ -14,7 +14,7 @@ from types import CoroutineType
 from typing import Any, NoReturn, TypeVar
 
 from headgate.decorator import is_coroutine_function
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ArgumentError, ConfigError, kind_of
 from headgate.http.server.options import Refusal
 from headgate.policy.request import Request
 
@@ -61,9 +61,9 @@ def _(request: Request) -> Request:
     return request
 
 
-def given_own(told: Mapping[str, Any]) -> dict[str, Any]:
+def given_own(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options whose functions are given the framework's own request; raises ConfigError for what none can be."""
-    given = dict(told)
+    given = dict(options)
     for name in OF_A_REQUEST:
         if callable(given.get(name)):
             given[name] = of_request(name, given[name])
@@ -123,20 +123,20 @@ def _giving_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(given, Refusal):
             raise ArgumentError(
                 "refusal gives a Refusal of headgate.http.server.options, or None for the usual answer, "
-                f"not a {type(given).__name__}"
+                f"not {kind_of(given)}"
             )
         if not isinstance(given.body, bytes):
-            raise ArgumentError(f"the body of a Refusal is bytes, not a {type(given.body).__name__}")
+            raise ArgumentError(f"the body of a Refusal is bytes, not {kind_of(given.body)}")
         if isinstance(given.headers, Mapping):
-            raise ArgumentError(f"the headers of a Refusal are pairs in a list, not a {type(given.headers).__name__}")
+            raise ArgumentError(f"the headers of a Refusal are pairs in a list, not {kind_of(given.headers)}")
         if not isinstance(given.status, int):
-            raise ArgumentError(f"the status of a Refusal is a whole number, not a {type(given.status).__name__}")
+            raise ArgumentError(f"the status of a Refusal is a whole number, not {kind_of(given.status)}")
         for field in given.headers:
             if not isinstance(field, tuple | list) or len(field) != 2:
-                raise ArgumentError(f"a header of a Refusal is a pair, not a {type(field).__name__}")
+                raise ArgumentError(f"a header of a Refusal is a pair, not {kind_of(field)}")
             for part in field:
                 if not isinstance(part, str):
-                    raise ArgumentError(f"name and value of a header of a Refusal are text, not {type(part).__name__}")
+                    raise ArgumentError(f"name and value of a header of a Refusal are text, not {kind_of(part)}")
         return given
 
     return of

@@ -11,12 +11,12 @@ from headgate.decision import Decision
 from headgate.drive import answered, check_asyncio, is_on_asyncio
 from headgate.errors import ArgumentError, ConfigError
 from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, lease_us_of, reserved
-from headgate.http.server.options import AnyPolicy, cost_of, function_of
+from headgate.http.server.options import cost_of, function_of
 from headgate.http.server.request_limits import Asked, Charge
 from headgate.http.server.web_gates import web_gate
 from headgate.keys import check_cost
 from headgate.policy.compiled import ALL_RULES, Policy
-from headgate.policy.gate import AsyncGate, Gate
+from headgate.policy.gate import AnyPolicy, AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.stores.protocol import Store
 from headgate.waiting.departure import Departure
@@ -48,22 +48,22 @@ class _Asking(NamedTuple):
 
 
 class GateRequests:
-    """Asks one gate. `told` are `headgate.http.server.options.Options`. Raises ConfigError or PolicyError."""
+    """Asks one gate. `options` are `headgate.http.server.options.Options`. Raises ConfigError or PolicyError."""
 
-    def __init__(self, policy: AnyPolicy | Gate | AsyncGate, told: dict[str, Any], *, asynchronous: bool) -> None:
+    def __init__(self, policy: AnyPolicy | Gate | AsyncGate, options: dict[str, Any], *, asynchronous: bool) -> None:
         self._asynchronous = asynchronous
-        self._exempt = function_of(told, "exempt")
-        self._ruleset = told.get("ruleset", ALL_RULES)
+        self._exempt = function_of(options, "exempt")
+        self._ruleset = options.get("ruleset", ALL_RULES)
         self.owned: Store | None = None
         """The store, if it was opened here."""
-        self._gate = self._open(policy, told)
+        self._gate = self._open(policy, options)
         self._check_ruleset(self._gate.policy)
-        self._cost = cost_of(told, lambda cost: _check_cost(cost, self._gate.policy))
+        self._cost = cost_of(options, lambda cost: _check_cost(cost, self._gate.policy))
         later = iscoroutinefunction(self._exempt) or iscoroutinefunction(self._cost)
         if later and not asynchronous:
             raise ConfigError("a coroutine function goes before an asyncio application only")
         self._later = later
-        self._lease_us = lease_us_of(told)
+        self._lease_us = lease_us_of(options)
         self._now = _Asking(*self._gate.in_force())
         self._is_on_asyncio = True
         """False once it is known that the application runs on another event loop."""
@@ -138,8 +138,8 @@ class GateRequests:
         self._is_on_asyncio = is_on_asyncio()
         await self._gate.warm_up()
 
-    def _open(self, policy: AnyPolicy | Gate | AsyncGate, told: dict[str, Any]) -> Any:
-        alone = [name for name in _WITH_LIMITS if name in told]
+    def _open(self, policy: AnyPolicy | Gate | AsyncGate, options: dict[str, Any]) -> Any:
+        alone = [name for name in _WITH_LIMITS if name in options]
         if alone:
             raise ConfigError(f"{alone[0]} goes with limits; a policy says it itself")
         kind, other = (AsyncGate, Gate) if self._asynchronous else (Gate, AsyncGate)
@@ -147,11 +147,11 @@ class GateRequests:
             raise ConfigError(f"this application needs a {kind.__name__}, not a {other.__name__}")
         if isinstance(policy, kind):
             for name in ("store", "clock", "on_store_error"):
-                if name in told:
+                if name in options:
                     raise ConfigError(f"{name} goes with a policy; a gate has its own")
             return policy
-        store = told.get("store")
-        own: dict[str, Any] = {name: told[name] for name in ("clock", "on_store_error") if name in told}
+        store = options.get("store")
+        own: dict[str, Any] = {name: options[name] for name in ("clock", "on_store_error") if name in options}
         gate: Any = kind(cast(AnyPolicy, policy), store=store, **own)
         if store is None or isinstance(store, str):
             self.owned = gate.store

@@ -20,12 +20,12 @@ from headgate.errors import ArgumentError, ConfigError, StoreError
 from headgate.holding import Extension, lease_of
 from headgate.reservation import AsyncReservation
 
-_log = logging.getLogger("headgate")
+log = logging.getLogger("headgate")
 NEEDS_ASYNCIO = (
     "to hold requests while they are in flight, to let them wait in line and to ask a Redis need asyncio: choose the"
     " server's worker for asyncio (hypercorn: --worker-class asyncio)"
 )
-"""What `check_asyncio` says to those who start a server on another event loop."""
+"""What `check_asyncio` says where a server runs on another event loop."""
 
 _GONE = Extension("unknown", (), None)
 
@@ -51,7 +51,7 @@ class HeldRequest:
         try:
             yield self.reservation.commit(actual)
         except ArgumentError:
-            _log.exception("what counts of a request could not be settled: it counts as it was held")
+            log.exception("what counts of a request could not be settled: it counts as it was held")
             yield self.reservation.commit()
 
     def __del__(self) -> None:
@@ -126,12 +126,12 @@ async def _settle(settling: Awaitable[Any]) -> None:
     try:
         await settling
     except StoreError as error:
-        _log.warning("a request was not settled: %s", error)
+        log.warning("a request was not settled: %s", error)
 
 
-def lease_us_of(told: Mapping[str, Any]) -> int:
+def lease_us_of(options: Mapping[str, Any]) -> int:
     """The option `lease` in microseconds; raises ConfigError."""
     try:
-        return lease_of(told.get("lease"), None)
+        return lease_of(options.get("lease"), None)
     except ArgumentError as error:
         raise ConfigError(f"lease is for how many seconds a request is held without a sign of life: {error}") from error

@@ -48,8 +48,8 @@ class NestedEnforcers:
             return self._enforcer
         inner = self._inner.get(place)
         if inner is None:
-            told = cast(RouteOptions, {**self._options, "store": self._enforcer.store, "scope": f"middleware{place}"})
-            inner = self._inner[place] = Enforcer(None, told, asynchronous=self._asynchronous, routed=True)
+            own = cast(RouteOptions, {**self._options, "store": self._enforcer.store, "scope": f"middleware{place}"})
+            inner = self._inner[place] = Enforcer(None, own, asynchronous=self._asynchronous, routed=True)
         return inner
 
 

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from headgate.clock import Clock
 from headgate.costs import Cost
-from headgate.decision import Decision
+from headgate.decision import Decision, OnStoreError
 from headgate.decorator import is_being_decorated
 from headgate.errors import ArgumentError, ConfigError
 from headgate.keys import Key, whole_number
+from headgate.limiter import AnyLimits
 from headgate.limits import Limit
-from headgate.policy.compiled import Policy
 from headgate.policy.headers import Headers
 from headgate.stores.protocol import Store
 
 T = TypeVar("T")
 
-AnyPolicy = Policy | Mapping[str, Any] | str | Path
-AnyLimits = str | Limit | Sequence[Limit]
 Of = Callable[..., T] | Callable[..., Awaitable[T]]
 """A function of the framework's own request, or of nothing; in front of an asyncio application it may be a coroutine
 function. One that is `headgate.http.server.functions.portable` gets Headgate's request, and so does every function
@@ -72,7 +69,7 @@ class Answering(TypedDict, total=False):
     on_decision: Callable[[Any, Decision], object]
     """Called with every decision, before the response."""
 
-    on_store_error: Literal["local", "open", "closed"]
+    on_store_error: OnStoreError
     """What happens to a request where the store does not answer: this process decides by limits of its own, or the
     request passes, or is answered 503. A rule's own choice comes first, then this one, then the policy's, then
     `?on_error=` of the store's URL ["local"; "open" for limits on a store without a guard]."""
@@ -206,28 +203,28 @@ def check_limits(limits: object) -> None:
     raise ConfigError(f"limits are {right}, not {limits!r:.60}")
 
 
-def one_of(told: Mapping[str, Any], name: str, *choices: str) -> str:
+def one_of(options: Mapping[str, Any], name: str, *choices: str) -> str:
     """An option that is one of these words, the first where it is not given; raises ConfigError."""
-    choice = told.get(name, choices[0])
+    choice = options.get(name, choices[0])
     if choice not in choices:
         raise ConfigError(f"{name} is one of {', '.join(choices)}, not {choice!r:.40}")
     return cast(str, choice)
 
 
-def function_of(told: Mapping[str, Any], name: str) -> Any:
+def function_of(options: Mapping[str, Any], name: str) -> Any:
     """An option that is a function, None where it is not given; raises ConfigError."""
-    given = told.get(name)
+    given = options.get(name)
     if given is not None and not callable(given):
         raise ConfigError(f"{name} is a function of the request, not {given!r:.40}")
     return given
 
 
-def cost_of(told: Mapping[str, Any], check: Callable[[Any], object]) -> Any:
+def cost_of(options: Mapping[str, Any], check: Callable[[Any], object]) -> Any:
     """The cost of a request, 1 where it is not given, or the function that gives it; raises ConfigError.
 
     `check` raises ArgumentError for what is no cost.
     """
-    cost = told.get("cost", 1)
+    cost = options.get("cost", 1)
     if callable(cost):
         return cost
     try:

@@ -22,7 +22,7 @@ from weakref import ref
 from headgate.errors import ConfigError
 from headgate.http.server.attached import Attached
 
-_log = logging.getLogger("headgate")
+log = logging.getLogger("headgate")
 
 _LONGEST = 1024
 """So far a chain of wrappers is followed: some objects have any attribute that they are asked for."""
@@ -74,7 +74,7 @@ class Placements:
         told = misplaced(above.values())
         if is_debugged():
             raise ConfigError(told)
-        _log.error(told)
+        log.error(told)
 
     def _is_new(self, app: object) -> bool:
         new: list[object] = []

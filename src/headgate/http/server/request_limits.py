@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from headgate.amounts import unit_named
 from headgate.clock import SYSTEM_CLOCK
 from headgate.costs import Cost, Counted
-from headgate.decision import Decision, NamedLimit, Reading
+from headgate.decision import Decision, NamedLimit, OnStoreError, Reading
 from headgate.drive import answered, begun, check_asyncio
 from headgate.errors import ArgumentError, ConfigError, check_flag
 from headgate.http.server.counted_keys import (
@@ -27,24 +27,24 @@ from headgate.http.server.counted_keys import (
 )
 from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, lease_us_of, reserved
 from headgate.http.server.ipv6_aggregate import WideLimiter
-from headgate.http.server.options import AnyLimits, Response, cost_of, function_of, in_any_case, one_of
+from headgate.http.server.options import Response, cost_of, function_of, in_any_case, one_of
 from headgate.http.server.plain_rule import PlainRule
 from headgate.http.server.web_gates import NOWHERE, plain_web_gate
 from headgate.keys import Key, check_cost
-from headgate.limiter import AsyncLimiter, Limiter
+from headgate.limiter import AnyLimits, AsyncLimiter, Limiter
 from headgate.limits import check_rates
 from headgate.policy.client_address import UNIX
 from headgate.policy.gate import native_gate
 from headgate.policy.request import Repeated, Request
 from headgate.stores.guard.choice import answering
-from headgate.stores.guard.fallback import Choice, check_choice
+from headgate.stores.guard.fallback import check_on_store_error
 from headgate.stores.guard.rescued import RescuedLimits
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
 from headgate.waiting.departure import ClientLeft, Departure
 from headgate.waiting.steps import timeout_us
 
-_log = logging.getLogger("headgate")
+log = logging.getLogger("headgate")
 _MOST_LIMITERS = 1024
 _MOST_ADDRESSES = 65536
 _LONGEST_REMEMBERED = 256
@@ -66,49 +66,51 @@ class Charge(NamedTuple):
 
 
 class RequestLimits:
-    """Asks limiters for requests, all on one store. `told` are `headgate.http.server.options.Options`."""
+    """Asks limiters for requests, all on one store. `options` are `headgate.http.server.options.Options`."""
 
-    def __init__(self, told: dict[str, Any], *, asynchronous: bool, routed: bool, keeps_charges: bool = False) -> None:
-        if "ruleset" in told:
+    def __init__(
+        self, options: dict[str, Any], *, asynchronous: bool, routed: bool, keeps_charges: bool = False
+    ) -> None:
+        if "ruleset" in options:
             raise ConfigError("ruleset goes with a policy, which has the rules")
         self._asynchronous = asynchronous
-        self._exempt = function_of(told, "exempt")
-        self._key = function_of(told, "key")
-        self._missing = one_of(told, "missing", "address", "anonymous", "refuse")
-        self._refuse_repeated = one_of(told, "repeated", "count", "refuse") == "refuse"
-        self._counts = function_of(told, "counts")
+        self._exempt = function_of(options, "exempt")
+        self._key = function_of(options, "key")
+        self._missing = one_of(options, "missing", "address", "anonymous", "refuse")
+        self._refuse_repeated = one_of(options, "repeated", "count", "refuse") == "refuse"
+        self._counts = function_of(options, "counts")
         self._routed = routed
         self._keeps_charges = keeps_charges or self._counts is not None
-        self._wait = _seconds(told)
+        self._wait = _wait_s(options)
         self.waits = bool(self._wait)
         """Whether requests may wait in line."""
 
-        self._name = told.get("name", "")
-        self._shadow = check_flag("shadow", told.get("shadow", False))
-        self._own_clock = told.get("clock")
-        self._clock = told.get("clock", SYSTEM_CLOCK)
-        self._scope: Any = told.get("scope", _own_counter) if routed else None
+        self._name = options.get("name", "")
+        self._shadow = check_flag("shadow", options.get("shadow", False))
+        self._own_clock = options.get("clock")
+        self._clock = options.get("clock", SYSTEM_CLOCK)
+        self._scope: Any = options.get("scope", _own_counter) if routed else None
         if routed and not isinstance(self._scope, str) and not callable(self._scope):
             raise ConfigError(f"scope is text or a function of the request, not {self._scope!r:.40}")
-        store: Any = told.get("store", "memory://")
-        if not isinstance(told.get("store", ""), str | Store):
+        store: Any = options.get("store", "memory://")
+        if not isinstance(options.get("store", ""), str | Store):
             raise ConfigError(f"store is a URL or a store, not {store!r:.40}")
         self.owned: Store | None = open_store(store) if isinstance(store, str) else None
         """The store, if it was opened here."""
         self._store: Any = store if self.owned is None else self.owned
-        self._on_store_error: Choice | Literal[""] = check_choice(told.get("on_store_error"))
+        self._on_store_error: OnStoreError | Literal[""] = check_on_store_error(options.get("on_store_error"))
         # All limiters of the store share its guard.
         self._answering = answering(self._store) if self._on_store_error else self._store
         self._limiters: dict[Any, Any] = {}
         self._holding: set[int] = set()
         """The limiters of what is in flight, by `id`."""
 
-        self._lease_us = lease_us_of(told)
-        self._may_hold = not callable(told["limits"])
-        self._address = address_rules(told)
-        self._wide = wide_rules(told, self._address)
+        self._lease_us = lease_us_of(options)
+        self._may_hold = not callable(options["limits"])
+        self._address = address_rules(options)
+        self._wide = wide_rules(options, self._address)
         self._address_key = lru_cache(_MOST_ADDRESSES)(self._key_of_address)
-        limits, tier = told["limits"], function_of(told, "tier")
+        limits, tier = options["limits"], function_of(options, "tier")
         self._limits_of: Any = _tiered(limits, tier) if isinstance(limits, Mapping) else limits
         if tier is not None and not isinstance(limits, Mapping):
             raise ConfigError("tier chooses among limits: give them as a mapping from tier to limits")
@@ -119,9 +121,10 @@ class RequestLimits:
         self._units = frozenset(unit for limiter in limiters for unit in limiter.counted.units)
         """What the limits of any tier count."""
 
-        self._cost = cost_of(told, partial(self._check_cost, limiters))
+        self._cost = cost_of(options, partial(self._check_cost, limiters))
         functions = (self._exempt, self._key, self._cost, self._limits_of)
-        if any(map(iscoroutinefunction, functions)) and not asynchronous:
+        is_awaited = any(map(iscoroutinefunction, functions))
+        if is_awaited and not asynchronous:
             raise ConfigError("a coroutine function goes before an asyncio application only")
         if iscoroutinefunction(self._counts):
             raise ConfigError("counts is no coroutine function: the response is sent")
@@ -131,7 +134,7 @@ class RequestLimits:
         # Limiters on one store share a counter by their name, or by the text of their limits.
         self._shared_as = f"limiter/{self._name}" if self._name else self._one and self._one.definitions[0].scope
         self._ask_one: Any = self._one and (self._one.ask if asynchronous else self._one.hit)
-        self.ask: Callable[[Request], Asked] = self._ask
+        self.ask: Callable[[Request], Asked] = self._ask_later if is_awaited else self._ask
         """Decide for a request."""
 
         self.holds = bool(self._holding)
@@ -146,9 +149,6 @@ class RequestLimits:
             and not (self.holds or self._wait or self._wide)
         )
         """Whether no function says who is counted, as what, and under what."""
-
-        if any(map(iscoroutinefunction, functions)):
-            self.ask = self._ask_later
 
     def settling(
         self, charge: Charge, request: Request | None, decision: Decision, response: Response
@@ -166,7 +166,7 @@ class RequestLimits:
             charged = limiter.counted.read(cost)
             settled = _settled(limiter.counted, self._counts(request, in_any_case(response)), charged)
         except Exception:  # the response is sent: only the log can report it
-            _log.exception("counts failed: the request counts as it was charged")
+            log.exception("counts failed: the request counts as it was charged")
             if held is not None:
                 yield from held.free()
             return
@@ -217,7 +217,7 @@ class RequestLimits:
         """
         if self._scope is not other._scope or self._scope not in (None, _own_counter):
             return False
-        if self._store is not other._store and (_is_memory(self._store) or _is_memory(other._store)):
+        if self._store is not other._store and (self._store.in_process or other._store.in_process):
             return False
         return self._shared_as is None or other._shared_as is None or self._shared_as == other._shared_as
 
@@ -240,7 +240,7 @@ class RequestLimits:
     @property
     def shares_store(self) -> bool:
         """Whether others may use the store, too."""
-        return self.owned is None or not _is_memory(self.owned)
+        return self.owned is None or not self.owned.in_process
 
     @property
     def definitions(self) -> tuple[NamedLimit, ...] | None:
@@ -490,8 +490,8 @@ def _left(units: Sequence[str], decision: Decision) -> list[int]:
     return [min(reading.remaining for reading in decision.limits if reading.unit == unit) for unit in units]
 
 
-def _seconds(told: Mapping[str, Any]) -> float:
-    wait = told.get("wait", 0)
+def _wait_s(options: Mapping[str, Any]) -> float:
+    wait = options.get("wait", 0)
     try:
         timeout_us(wait)
     except ArgumentError as error:
@@ -502,10 +502,6 @@ def _seconds(told: Mapping[str, Any]) -> float:
 def _tier_name(told: Any) -> Any:
     """What `headgate.http.keys` gives names where it comes from; the tier is its last part."""
     return told[-1] if isinstance(told, tuple) and told else told
-
-
-def _is_memory(store: Store) -> bool:
-    return store.in_process
 
 
 def _own_counter(request: Request) -> str:

@@ -18,9 +18,10 @@ from headgate.errors import ConfigError
 from headgate.http.server.attached import Attached
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.held import NEEDS_ASYNCIO
-from headgate.http.server.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits, check_names
+from headgate.http.server.options import Of, Options, RouteOptions, check_limits, check_names
 from headgate.http.server.web_gates import NOWHERE
-from headgate.policy.gate import AsyncGate
+from headgate.limiter import AnyLimits
+from headgate.policy.gate import AnyPolicy, AsyncGate
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
 
@@ -34,6 +35,12 @@ NONE_TOLD: Any = None
 """What stands for the limits of `rate_limit()`, which is told what it lacks; to type checkers they are needed."""
 
 _EXEMPT = "__headgate_exempt__"
+
+DEPTH = "__headgate_depth__"
+"""The attribute of an endpoint that says how many limits stand before it already."""
+
+OVERRIDE = "__headgate_override__"
+"""The attribute of an endpoint, view or blueprint whose limits stand for wider ones."""
 
 
 class RoutePlace(NamedTuple):
@@ -108,11 +115,11 @@ class RouteLimits:
     def enforcer(self, limits: LimitsOfRoute, options: RouteOptions) -> Enforcer:
         """`enforcers` where there is one application."""
         check_limits(limits)
-        told = {**self._defaults, **options, "limits": limits}
-        store = told.get("store", _MEMORY)
+        given = {**self._defaults, **options, "limits": limits}
+        store = given.get("store", _MEMORY)
         if isinstance(store, str):
-            told["store"] = self._open(store)
-        return Enforcer(None, cast(RouteOptions, told), asynchronous=self._asynchronous, routed=True)
+            given["store"] = self._open(store)
+        return Enforcer(None, cast(RouteOptions, given), asynchronous=self._asynchronous, routed=True)
 
     def close(self) -> None:
         """Close the stores that were opened here by name, but no memory; a limit that asks again opens them again."""
@@ -164,8 +171,8 @@ def application_enforcers(
     """
 
     def make(application: object) -> Enforcer:
-        told = options if application is None else cast(Options, {**options, "store": _MEMORY})
-        return Enforcer(policy, told, asynchronous=True, routed=policy is None, asked_by=asked_by)
+        own = options if application is None else cast(Options, {**options, "store": _MEMORY})
+        return Enforcer(policy, own, asynchronous=True, routed=policy is None, asked_by=asked_by)
 
     return ApplicationEnforcers(make, apart=policy is None and "store" not in options)
 
@@ -187,3 +194,8 @@ def exempt(endpoint: F) -> F:
 def is_exempt(endpoint: object) -> bool:
     """Whether an endpoint was marked so."""
     return bool(getattr(endpoint, _EXEMPT, False))
+
+
+def is_left_out(endpoint: object) -> bool:
+    """Whether wider limits leave an endpoint out: it is exempt, or its own limits stand for them."""
+    return is_exempt(endpoint) or bool(getattr(endpoint, OVERRIDE, False))

@@ -12,13 +12,13 @@ from aiohttp import web
 
 from headgate.errors import ConfigError
 from headgate.http.server.cors import is_cors, tell_outside_of_cors
-from headgate.http.server.options import AnyPolicy, Options, check_fallback
+from headgate.http.server.options import Options, check_fallback
 from headgate.http.server.routes import application_enforcers, is_exempt
 from headgate.integrations.aiohttp.exchange import Handler, answer, tell
 from headgate.integrations.aiohttp.limits import RateLimits, rate_limit
 from headgate.integrations.aiohttp.placement import look
 from headgate.integrations.aiohttp.request import endpoint_of, rule_or_prefix
-from headgate.policy.gate import AsyncGate
+from headgate.policy.gate import AnyPolicy, AsyncGate
 
 
 class AppOptions(Options, total=False):

@@ -14,6 +14,7 @@ from aiohttp.abc import AbstractView
 from headgate.errors import ConfigError, check_flag
 from headgate.http.server.options import RouteOptions, check_fallback
 from headgate.http.server.routes import (
+    DEPTH,
     NONE_TOLD,
     ApplicationEnforcers,
     AsyncRouteLimits,
@@ -26,9 +27,6 @@ from headgate.integrations.aiohttp.placement import look, watch
 from headgate.integrations.aiohttp.request import endpoint_of
 
 Limited = TypeVar("Limited", bound=Callable[..., Any])
-
-_DEPTH = "__headgate_depth__"
-"""How many limits stand before a handler already."""
 
 
 class RateLimits(AsyncRouteLimits):
@@ -75,7 +73,7 @@ def _limited(handler: Any, enforcers: ApplicationEnforcers, fallback: Handler | 
             raise ConfigError(f"{handler.__qualname__} is no view: limit views, their methods and functions")
         return _limited_view(handler, enforcers, fallback)
 
-    depth = getattr(handler, _DEPTH, 0)
+    depth = getattr(handler, DEPTH, 0)
 
     @wraps(handler)
     async def limited(*args: Any, **kwargs: Any) -> web.StreamResponse:
@@ -87,7 +85,7 @@ def _limited(handler: Any, enforcers: ApplicationEnforcers, fallback: Handler | 
             enforcers, request, endpoint, lambda: handler(*args, **kwargs), fallback, limited, counted_as
         )
 
-    setattr(limited, _DEPTH, depth + 1)
+    setattr(limited, DEPTH, depth + 1)
     return limited
 
 
@@ -96,7 +94,7 @@ def _limited_view(
 ) -> type[AbstractView]:
     """A view of the same name, whose objects are awaited only when the limit lets a request pass."""
 
-    depth = getattr(view, _DEPTH, 0)
+    depth = getattr(view, DEPTH, 0)
 
     def awaited(self: AbstractView) -> Generator[Any, None, web.StreamResponse]:
         request = self.request
@@ -108,7 +106,7 @@ def _limited_view(
         ).__await__()
 
     named = {name: getattr(view, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(view.__name__, (view,), {**named, "__await__": awaited, _DEPTH: depth + 1})
+    return type(view.__name__, (view,), {**named, "__await__": awaited, DEPTH: depth + 1})
 
 
 @coroutine

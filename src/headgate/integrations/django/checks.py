@@ -33,12 +33,12 @@ def is_outside_of_cors(middleware: Any) -> bool:
 
 def check_settings(app_configs: object = None, **_: object) -> list[Any]:
     """What is wrong with settings.HEADGATE, as Django's system checks tell it."""
-    told = read_settings()
-    fault = _fault_of(told)
+    options = read_settings()
+    fault = _fault_of(options)
     if fault:
         hint = 'HEADGATE is as {"limits": "100/minute"} or {"policy": "policy.yaml"}, with options of docs/django.md'
         return [checks.Error(fault, hint=hint, id="headgate.E001")]
-    if "limits" not in told and "policy" not in told:
+    if "limits" not in options and "policy" not in options:
         return []
     above = list(settings.MIDDLEWARE)
     if _MIDDLEWARE not in above:
@@ -48,27 +48,27 @@ def check_settings(app_configs: object = None, **_: object) -> list[Any]:
         said = "RateLimitMiddleware stands above CorsMiddleware: no page of another origin can read its refusals"
         return [checks.Warning(said, hint=f'put "{CORS}" above "{_MIDDLEWARE}"', id="headgate.W002")]
     del above[above.index(_MIDDLEWARE) :]
-    if "limits" in told and told.get("key") in (user, _USER) and AUTHENTICATION not in above:
+    if "limits" in options and options.get("key") in (user, _USER) and AUTHENTICATION not in above:
         said = 'settings.HEADGATE["key"] is user, who is not known yet where RateLimitMiddleware stands'
         hint = f'put "{_MIDDLEWARE}" below "{AUTHENTICATION}" in settings.MIDDLEWARE'
         return [checks.Error(said, hint=hint, id="headgate.E002")]
     return []
 
 
-def _fault_of(told: Any) -> str:
+def _fault_of(options: Any) -> str:
     """What is wrong with the settings: the option, its value, and what would be right; "" where nothing is."""
     try:
-        Site(told)
-        for name in told:
-            _try({name: told[name], **_needed_by(name, told)}, f"settings.HEADGATE[{name!r}]")
-        _try(told, "settings.HEADGATE")
+        Site(options)
+        for name in options:
+            _try({name: options[name], **_needed_by(name, options)}, f"settings.HEADGATE[{name!r}]")
+        _try(options, "settings.HEADGATE")
     except (ConfigError, TypeError, ValueError, OSError) as error:
         return str(error)
     return ""
 
 
-def _try(told: Mapping[str, Any], place: str) -> None:
-    site = Site(told)
+def _try(options: Mapping[str, Any], place: str) -> None:
+    site = Site(options)
     try:
         site.site_enforcer(asynchronous=site.is_awaited)
     except (ConfigError, TypeError, ValueError, OSError) as error:
@@ -78,12 +78,12 @@ def _try(told: Mapping[str, Any], place: str) -> None:
         site.close()
 
 
-def _needed_by(name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _needed_by(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """What one option cannot be tried without."""
     if name == "limits":
-        return {"tier": str} if isinstance(told[name], Mapping) else {}
-    if name == "ruleset" and "policy" in told:
-        return {"policy": told["policy"]}
+        return {"tier": str} if isinstance(options[name], Mapping) else {}
+    if name == "ruleset" and "policy" in options:
+        return {"policy": options["policy"]}
     if name == "policy":
         return {}
     if name == "address_header":

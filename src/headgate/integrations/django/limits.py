@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, Unpack, cast
@@ -10,22 +9,19 @@ from typing import Any, TypeVar, Unpack, cast
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest  # type: ignore[import-untyped]
 
-from headgate.drive import answered
+from headgate.drive import answered, is_on_asyncio
 from headgate.errors import ConfigError, check_flag
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.options import Refusal, RouteOptions, check_fallback, check_limits
-from headgate.http.server.routes import NONE_TOLD, LimitsOfRoute, check_endpoint
+from headgate.http.server.routes import DEPTH, NONE_TOLD, OVERRIDE, LimitsOfRoute, check_endpoint
 from headgate.http.server.routes import exempt as _exempt
 from headgate.integrations.django.exchange import DjangoExchange, opened
 from headgate.integrations.django.refusals import answer_refusal, answer_refusal_async
 from headgate.integrations.django.request import DjangoRequest, each_route
-from headgate.integrations.django.routing import OVERRIDE, marked, route_of
+from headgate.integrations.django.routing import marked, route_of
 from headgate.integrations.django.site import Site, site
 
 View = TypeVar("View", bound=Callable[..., Any])
-
-_DEPTH = "__headgate_depth__"
-"""How many limits stand before a view already."""
 
 _METHODS = ("get", "post", "put", "patch", "delete", "head", "options", "trace")
 
@@ -109,7 +105,7 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
         raise ConfigError(
             f'{view.__qualname__} is a class: it is limited by @method_decorator(rate_limit(...), name="dispatch")'
         )
-    depth = getattr(view, _DEPTH, 0)
+    depth = getattr(view, DEPTH, 0)
     is_async, is_method = iscoroutinefunction(view), _is_method(view)
     method = _name_of(view) if is_method else ""
     limit.enforcer(asynchronous=is_async)  # what cannot be used is told now
@@ -141,7 +137,7 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
-        if is_method and (_is_on_an_event_loop() or _is_of_async_class(view, args)):
+        if is_method and (is_on_asyncio() or _is_of_async_class(view, args)):
             return limited_async(*args, **kwargs)  # `dispatch` of an async class is no coroutine function
         request = _request_among(args)
         exchange, begins_here = opened(request)
@@ -162,7 +158,7 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
         return response
 
     wrapper = limited_async if is_async else limited
-    setattr(wrapper, _DEPTH, depth + 1)
+    setattr(wrapper, DEPTH, depth + 1)
     if override:
         marked.set()
         setattr(wrapper, OVERRIDE, True)
@@ -202,11 +198,3 @@ def _is_of_async_class(method: Any, args: tuple[Any, ...]) -> bool:
         method = method.__wrapped__  # with other decorators before it
     owner = getattr(getattr(method, "func", method), "__self__", args[0] if args else None)
     return bool(getattr(owner, "view_is_async", False))
-
-
-def _is_on_an_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

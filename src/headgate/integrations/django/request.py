@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, cast
-from urllib.parse import quote
 
 import django.core.exceptions as failures  # type: ignore[import-untyped]
 from asgiref.sync import sync_to_async
@@ -16,13 +15,12 @@ from headgate.http.server.functions import portable_here, request_of
 from headgate.http.wsgi import EnvironHeaders, inner_path
 from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.site import NotThereYet
-from headgate.policy.request import Request
+from headgate.policy.request import Request, path_text
 from headgate.policy.sent_values import sent_text
 from headgate.policy.subject import RootedPath
 from headgate.waiting.departure import Departure
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
-_IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
 class DjangoRequest(Request):
@@ -87,7 +85,7 @@ class DjangoRequest(Request):
     def path(self) -> str:  # type: ignore[override]
         """As it was sent, with its query: what Django has decoded is encoded again."""
         if not self._path:
-            path, asked = quote(self.django.path, safe=_IN_A_PATH) or "/", self.django.META.get("QUERY_STRING", "")
+            path, asked = path_text(self.django.path) or "/", self.django.META.get("QUERY_STRING", "")
             whole = f"{path}?{asked}" if asked else path
             other = _other_path(self.django)
             self._path = RootedPath(whole, (other,)) if other else whole
@@ -171,7 +169,7 @@ def _other_path(request: Any) -> str:
     if not root or request.scope.get("app_root_path") == "":
         return ""
     other = root + request.path if request.path == request.path_info else request.path_info
-    return quote(other, safe=_IN_A_PATH) or "/"
+    return path_text(other) or "/"
 
 
 def _user_of(request: Any) -> Any:

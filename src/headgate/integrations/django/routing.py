@@ -11,13 +11,10 @@ from django.core.signals import setting_changed  # type: ignore[import-untyped]
 from django.urls import Resolver404, get_resolver, get_script_prefix, resolve  # type: ignore[import-untyped]
 from django.utils.translation import get_language_from_path  # type: ignore[import-untyped]
 
-from headgate.http.server.routes import is_exempt
+from headgate.http.server.routes import is_left_out
 
 NO_ROUTE = "no route"
 """The endpoint of requests that no view answers."""
-
-OVERRIDE = "__headgate_override__"
-"""Marks a view whose limits stand for the site's."""
 
 marked = Event()
 """Set where a view is exempt or overrides the site's limits: else no URL has to be resolved for it."""
@@ -67,7 +64,7 @@ def is_set_apart(request: Any) -> bool:
     view, method = match.func, "get" if request.method == "HEAD" else request.method.lower()
     kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
     name = (getattr(view, "actions", None) or {}).get(method, method)
-    return any(is_exempt(it) or getattr(it, OVERRIDE, False) for it in (view, kind, getattr(kind, name, None)))
+    return any(is_left_out(it) for it in (view, kind, getattr(kind, name, None)))
 
 
 def _forget(*, setting: str, **_: object) -> None:

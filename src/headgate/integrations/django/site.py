@@ -15,7 +15,7 @@ from django.core.signals import setting_changed  # type: ignore[import-untyped]
 
 from headgate.decorator import is_coroutine_function
 from headgate.drive import answered
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, kind_of
 from headgate.forks import ProcessLock
 from headgate.http.server.counted_keys import address_rules
 from headgate.http.server.enforcer import Enforcer
@@ -58,54 +58,54 @@ class NotThereYet(ConfigError):
 class Site:
     """Makes what judges the requests of a site, and opens the stores that it needs. Raises ConfigError."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        if not isinstance(told, Mapping):
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        if not isinstance(options, Mapping):
             raise ConfigError(
-                f'settings.HEADGATE is a mapping, such as {{"limits": "100/minute"}}, not a {type(told).__name__}'
+                f'settings.HEADGATE is a mapping, such as {{"limits": "100/minute"}}, not {kind_of(options)}'
             )
-        for name in told:
+        for name in options:
             if name not in _OPTIONS:
                 raise ConfigError(f"settings.HEADGATE has no option {name!r:.40}; there are {', '.join(_OPTIONS)}")
-        self._told = {name: _function(name, value) for name, value in told.items()}
-        self.fallback: Any = check_fallback(self._told.pop("fallback", None))
+        self._options = {name: _function(name, value) for name, value in options.items()}
+        self.fallback: Any = check_fallback(self._options.pop("fallback", None))
         """A view that answers what the middleware refuses."""
 
         self._stores: dict[str, Store] = {}
-        shared = cast(RouteOptions, _with_groups({name: self._told[name] for name in _SHARED if name in self._told}))
-        self._shared = shared
-        self._routes = {colour: RouteLimits(shared, asynchronous=colour) for colour in (False, True)}
+        shared = {name: value for name, value in self._options.items() if name in _SHARED}
+        self._shared = cast(RouteOptions, _with_groups(shared))
+        self._routes = {colour: RouteLimits(self._shared, asynchronous=colour) for colour in (False, True)}
 
     @property
     def is_awaited(self) -> bool:
         """Whether a function of the settings is to be awaited."""
-        return any(map(is_coroutine_function, self._told.values()))
+        return any(map(is_coroutine_function, self._options.values()))
 
     def awaits(self, limits: LimitsOfRoute, options: RouteOptions) -> bool:
         """Whether a function of a view or a throttle is to be awaited, one of the settings included."""
-        told: list[Any] = [limits, *{**self._shared, **options}.values()]
-        return any(map(is_coroutine_function, told))
+        functions: list[Any] = [limits, *{**self._shared, **options}.values()]
+        return any(map(is_coroutine_function, functions))
 
     def enforcer(self, limits: LimitsOfRoute, options: RouteOptions, *, asynchronous: bool) -> Enforcer:
         """What judges a view or a throttle."""
-        store = options.get("store", self._told.get("store", "memory://"))
-        told = cast(RouteOptions, {**_with_groups(options), "store": self._opened(store)})
+        store = options.get("store", self._options.get("store", "memory://"))
+        own = cast(RouteOptions, {**_with_groups(options), "store": self._opened(store)})
         limits = _with_groups({"limits": limits})["limits"]
-        enforcer = self._routes[asynchronous].enforcer(limits, told)
+        enforcer = self._routes[asynchronous].enforcer(limits, own)
         if asynchronous:
             enforcer.ask = _asking_again(enforcer.ask)
         return enforcer
 
     def site_enforcer(self, *, asynchronous: bool, kind: type[Request] = Request) -> Enforcer | None:
         """What judges every request, of this kind; None where neither limits nor a policy are told."""
-        told = dict(self._told)
-        policy, limits = told.pop("policy", None), told.pop("limits", None)
+        options = dict(self._options)
+        policy, limits = options.pop("policy", None), options.pop("limits", None)
         if policy is not None and limits is not None:
             raise ConfigError("settings.HEADGATE has a policy or limits, one of the two")
-        alone = [name for name in told if name not in (*_SHARED, *_OF_A_POLICY)]
+        alone = [name for name in options if name not in (*_SHARED, *_OF_A_POLICY)]
         if limits is None and alone:
             raise ConfigError(f"settings.HEADGATE[{alone[0]!r}] goes with limits; a policy says it itself")
         if policy is not None:
-            own = _with_groups({name: told[name] for name in (*_OF_A_POLICY, "store") if name in told})
+            own = _with_groups({name: options[name] for name in (*_OF_A_POLICY, "store") if name in options})
             if not isinstance(policy, Gate | AsyncGate):
                 policy = read_policy(policy)
                 own["store"] = self._opened(own.get("store", policy.store))
@@ -114,7 +114,7 @@ class Site:
             return Enforcer(policy, cast(Options, own), asynchronous=False, kind=kind, asked_by=_SETTINGS)
         if limits is None:
             return None
-        return self.enforcer(limits, cast(RouteOptions, {"scope": _SITE, **told}), asynchronous=asynchronous)
+        return self.enforcer(limits, cast(RouteOptions, {"scope": _SITE, **options}), asynchronous=asynchronous)
 
     def client(self, request: Request, options: RouteOptions) -> str:
         """The address that a view or a throttle counts a request by where it has no other key."""
@@ -175,9 +175,9 @@ def _function_named(text: str) -> Any:
     return named if callable(named) and not isinstance(named, type) else None
 
 
-def _with_groups(told: Mapping[str, Any]) -> dict[str, Any]:
+def _with_groups(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options, of which functions of a group and a request (django-ratelimit's) are functions of a request."""
-    given = dict(told)
+    given = dict(options)
     for name in OF_A_REQUEST:
         function = given.get(name)
         if callable(function) and not is_portable(function) and _takes_a_group(function):
@@ -253,8 +253,8 @@ def _asking_again(ask: Callable[[Request], Any]) -> Callable[[Request], Any]:
 
 def read_settings() -> Mapping[str, Any]:
     """settings.HEADGATE, as it is now."""
-    told: Mapping[str, Any] = getattr(settings, "HEADGATE", {})
-    return told
+    options: Mapping[str, Any] = getattr(settings, "HEADGATE", {})
+    return options
 
 
 site = CurrentSite(read_settings)

@@ -16,15 +16,23 @@ from flask.signals import request_finished, request_tearing_down
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from headgate.decision import Decision
+from headgate.drive import is_on_asyncio
 from headgate.errors import ConfigError, check_flag
 from headgate.http.server.options import Refusal, RouteOptions, check_fallback
-from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits, check_endpoint
+from headgate.http.server.routes import (
+    DEPTH,
+    NONE_TOLD,
+    OVERRIDE,
+    ApplicationEnforcers,
+    LimitsOfRoute,
+    RouteLimits,
+    check_endpoint,
+)
 from headgate.http.server.routes import exempt as _exempt
 from headgate.integrations.flask.exchange import current_exchange, end_failed, leave_to_response
 from headgate.integrations.flask.placement import watch_place
 from headgate.integrations.flask.request import FlaskRequest
 from headgate.integrations.flask.routing import (
-    OVERRIDE,
     View,
     blueprints_of_request,
     is_set_apart,
@@ -34,9 +42,6 @@ from headgate.integrations.flask.routing import (
 )
 
 Limited = TypeVar("Limited", bound=Callable[..., Any] | flask.Blueprint)
-
-_DEPTH = "__headgate_depth__"
-"""How many limits stand before a view already."""
 
 
 class RateLimits:
@@ -203,7 +208,7 @@ def _limited(view: View, limit: _Limit, *, override: bool) -> View:
         raise ConfigError(
             f"{view.__qualname__} is a class: it is limited by `decorators = [rate_limit(...)]` inside it"
         )
-    depth = getattr(view, _DEPTH, 0)
+    depth = getattr(view, DEPTH, 0)
     is_async = iscoroutinefunction(view)
     method = method_of(view)
 
@@ -219,14 +224,14 @@ def _limited(view: View, limit: _Limit, *, override: bool) -> View:
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
-        if is_async and _on_an_event_loop():
+        if is_async and is_on_asyncio():
             return later(args, kwargs)
         instead = stand_before(args, kwargs)
         if instead is not None:
             return instead
         return current_app.ensure_sync(view)(*args, **kwargs) if is_async else view(*args, **kwargs)
 
-    setattr(limited, _DEPTH, depth + 1)
+    setattr(limited, DEPTH, depth + 1)
     if override:
         setattr(limited, OVERRIDE, True)
     if not method:
@@ -236,8 +241,8 @@ def _limited(view: View, limit: _Limit, *, override: bool) -> View:
 
 def _stand_before(blueprint: flask.Blueprint, limit: _Limit, *, override: bool) -> None:
     """Let a limit stand before the routes of a blueprint."""
-    depth = getattr(blueprint, _DEPTH, 0)
-    setattr(blueprint, _DEPTH, depth + 1)
+    depth = getattr(blueprint, DEPTH, 0)
+    setattr(blueprint, DEPTH, depth + 1)
     if override:
         setattr(blueprint, OVERRIDE, True)
 
@@ -251,14 +256,6 @@ def _stand_before(blueprint: flask.Blueprint, limit: _Limit, *, override: bool) 
         return limit.stand_before(before_request, template, place, (), flask.request.view_args or {})
 
     blueprint.before_request(before_request)
-
-
-def _on_an_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 rate_limit = RateLimits()

@@ -12,7 +12,7 @@ from headgate.errors import ConfigError
 from headgate.http.server.placement import chain, misplaced
 from headgate.integrations.flask.routing import View
 
-_log = logging.getLogger("headgate")
+log = logging.getLogger("headgate")
 
 _unseen: list[tuple[View, View]] = []
 """Limited views, each with the view that it stands before, that no application was seen to have a route to."""
@@ -41,4 +41,4 @@ def _look(app: flask.Flask, **_: object) -> None:
         told = misplaced([view])
         if app.debug or app.testing:
             raise ConfigError(told)
-        _log.error(told)
+        log.error(told)

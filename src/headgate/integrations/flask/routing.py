@@ -9,15 +9,12 @@ import flask
 from flask import current_app
 from flask.views import http_method_funcs
 
-from headgate.http.server.routes import is_exempt
+from headgate.http.server.routes import is_left_out
 
 View = Callable[..., Any]
 
 NO_ROUTE = "no route"
 """The endpoint of requests that no route answers: 404, 405, and redirects to the right slash."""
-
-OVERRIDE = "__headgate_override__"
-"""Marks a view or a blueprint whose limits stand for wider ones."""
 
 
 def template_of(method: str = "") -> str:
@@ -48,7 +45,7 @@ def is_set_apart(inside: Iterable[flask.Blueprint]) -> bool:
     kind = getattr(view, "view_class", None)
     method = "get" if flask.request.method == "HEAD" else flask.request.method.lower()
     marked = (view, kind, getattr(kind, method, None), *inside)
-    return any(is_exempt(it) or getattr(it, OVERRIDE, False) for it in marked)
+    return any(is_left_out(it) for it in marked)
 
 
 def is_static() -> bool:

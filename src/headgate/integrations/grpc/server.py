@@ -16,10 +16,10 @@ from grpc import StatusCode, aio
 from headgate.errors import ConfigError
 from headgate.http.server.enforcer import Enforcer, PlaceOf
 from headgate.http.server.exchange import Exchange, Judgement
-from headgate.http.server.options import AnyPolicy, Options, Response, RouteOptions
+from headgate.http.server.options import Options, Response, RouteOptions
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
 from headgate.integrations.grpc.calls import CallContext, GrpcRequest, outermost_of, refuse
-from headgate.policy.gate import AsyncGate, Gate
+from headgate.policy.gate import AnyPolicy, AsyncGate, Gate
 
 Methods = Mapping[str, LimitsOfRoute | None]
 """Limits by "/package.Service/Method", or by "/package.Service/*" for each method of a service; None: not limited."""
@@ -74,7 +74,7 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
 
             def judge() -> Judgement:
                 if not request.peer():
-                    context.abort(StatusCode.CANCELLED, "the client is gone")  # raises; nobody is told
+                    context.abort(StatusCode.CANCELLED, "the client is gone")  # raises; no client is told
                 return exchange.judge(enforcer, request, None, counted_as)
 
             return _passing(context, exchange, judge, exchange.end)

@@ -13,12 +13,12 @@ from headgate.errors import ConfigError, check_flag
 from headgate.http.refusal import PROBLEM_JSON
 from headgate.http.server.asgi_messages import ASGIApp, Message, Scope, Watch, encode_refusal
 from headgate.http.server.exchange import Judgement
-from headgate.http.server.options import AnyPolicy, Options, Refusal
+from headgate.http.server.options import Options, Refusal
 from headgate.http.server.routes import ApplicationEnforcers, application_enforcers
 from headgate.http.server.scope_exchange import exchange_of
 from headgate.integrations.litestar.limits import RateLimit, RateLimits, is_left_out, limits_of, rate_limit
 from headgate.integrations.litestar.request import LitestarRequest, application_of
-from headgate.policy.gate import AsyncGate
+from headgate.policy.gate import AnyPolicy, AsyncGate
 
 _ALL = "*"
 """What all requests of an application count under."""

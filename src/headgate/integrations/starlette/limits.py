@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 
 from headgate import core
 from headgate.decorator import is_coroutine_function
-from headgate.errors import ConfigError, StoreError
+from headgate.errors import ConfigError, StoreError, kind_of
 from headgate.http.server.asgi_messages import (
     ASGIApp,
     Receive,
@@ -27,8 +27,9 @@ from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.fallback_errors import telling_error
-from headgate.http.server.options import Response, RouteOptions, check_fallback, without_content
+from headgate.http.server.options import Refusal, Response, RouteOptions, check_fallback, without_content
 from headgate.http.server.routes import (
+    DEPTH,
     NONE_TOLD,
     ApplicationEnforcers,
     AsyncRouteLimits,
@@ -56,9 +57,6 @@ from headgate.integrations.starlette.websockets import connected
 Endpoint = Callable[..., Any]
 
 _ROUTE = "route"
-
-_DEPTH = "__headgate_depth__"
-"""How many limits stand before an endpoint already."""
 
 
 class RateLimits(AsyncRouteLimits):
@@ -166,7 +164,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             'or its route with middleware=[Middleware(RouteLimit, limits="10/second")]'
         )
 
-    depth = getattr(endpoint, _DEPTH, 0)
+    depth = getattr(endpoint, DEPTH, 0)
     call = endpoint if is_coroutine_function(endpoint) else partial(run_in_threadpool, endpoint)
 
     def place(scope: Scope, found: Found) -> RoutePlace:
@@ -197,7 +195,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             asked = error, None
         if type(asked) is RoutePassed:
             try:
-                # No name is given to the response: what nobody else knows need not be copied.
+                # No name is given to the response: what is referred to nowhere else need not be copied.
                 return tell(asked, await call(*args, **kwargs), connection)
             except BaseException as raised:
                 if asked.exchange is not None:
@@ -209,35 +207,45 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             at.enforcer, scope, StarletteRequest, at.template, limited, at.counted_as, connection, asked
         )
         judgement = judged if isinstance(judged, Judgement) else await judged
-        refusal = judgement.refusal
-        if refusal is None:
-            if exchange.watched:
-                return await call(*args, **kwargs)
-            if isinstance(connection, WebSocket):
-                return await connected(exchange, connection, call, args, kwargs)
-            exchange.watched = True
-            try:
-                response = await call(*args, **kwargs)
-                _check_response(endpoint, response)
-            except BaseException as raised:
-                await _end_failed(exchange, raised)
-                raise
-            return telling(response, exchange)
+        if judgement.refusal is not None:
+            return await _refuse(connection, judgement.refusal, fallback, args, kwargs)
+        if exchange.watched:
+            return await call(*args, **kwargs)
         if isinstance(connection, WebSocket):
-            await refuse_or_close(connection, refusal)
-            return None
-        if fallback is not None:
-            told = encode_fields(without_content(refusal))
-            try:
-                response = await _call(fallback, args, kwargs)
-            except HTTPException as raised:
-                raise telling_error(raised, refusal) from raised
-            _check_response(fallback, response)
-            return FallbackResponse(response, lambda: told)
-        return RefusalResponse(refusal, head=scope["method"] == "HEAD")
+            return await connected(exchange, connection, call, args, kwargs)
+        exchange.watched = True
+        try:
+            response = await call(*args, **kwargs)
+            _check_response(endpoint, response)
+        except BaseException as raised:
+            await _end_failed(exchange, raised)
+            raise
+        return telling(response, exchange)
 
-    setattr(limited, _DEPTH, depth + 1)
+    setattr(limited, DEPTH, depth + 1)
     return limited
+
+
+async def _refuse(
+    connection: HTTPConnection,
+    refusal: Refusal,
+    fallback: Endpoint | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """The response to a refused request; None where a websocket was closed."""
+    if isinstance(connection, WebSocket):
+        await refuse_or_close(connection, refusal)
+        return None
+    if fallback is None:
+        return RefusalResponse(refusal, head=connection.scope["method"] == "HEAD")
+    told = encode_fields(without_content(refusal))
+    try:
+        response = await _call(fallback, args, kwargs)
+    except HTTPException as raised:
+        raise telling_error(raised, refusal) from raised
+    _check_response(fallback, response)
+    return FallbackResponse(response, lambda: told)
 
 
 def _check_response(endpoint: Endpoint, response: object) -> None:
@@ -245,7 +253,7 @@ def _check_response(endpoint: Endpoint, response: object) -> None:
     if not callable(response):
         named = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
         raise ConfigError(
-            f"{named} is limited, so it returns a response of Starlette, not a {type(response).__name__}; in FastAPI "
+            f"{named} is limited, so it returns a response of Starlette, not {kind_of(response)}; in FastAPI "
             "limit it by dependencies=[Depends(rate_limit(...))], of headgate.integrations.fastapi"
         )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute
 
+from headgate.http.server.asgi_messages import Scope
 from headgate.http.server.placement import Placements
-from headgate.integrations.starlette.routing import Scope, endpoints_of
+from headgate.integrations.starlette.routing import endpoints_of
 
 _placements = Placements((BaseRoute,), "endpoint")
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from headgate import core
+from headgate.http.server.asgi_messages import Scope
 from headgate.integrations.starlette.placement import look
-from headgate.integrations.starlette.routing import Found, Scope, context_of, find_route
+from headgate.integrations.starlette.routing import Found, context_of, find_route
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

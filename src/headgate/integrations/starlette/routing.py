@@ -11,11 +11,11 @@ own path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-Scope = MutableMapping[str, Any]
+from headgate.http.server.asgi_messages import Scope
 
 _REST = "/{path:path}"
 """Stands for whatever comes after a mount, where no route is found."""

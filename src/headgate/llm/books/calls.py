@@ -7,11 +7,11 @@ counts in the period in which it was written, and in the restated sums of the ca
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from datetime import UTC, datetime
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from headgate.calendars import check_zone
+from headgate.clock import utc_moment
 from headgate.llm.books.records import Closing, Correction, Dropped, Record
 from headgate.llm.books.sums import NOTHING, REFUSED, Sums, of_correction, of_hold, of_settling
 from headgate.llm.entry import Caller, Entry
@@ -33,7 +33,7 @@ class Periods:
         quarter = at_us // _QUARTER_US
         day = self._days.get(quarter)
         if day is None:
-            moment = datetime.fromtimestamp(quarter * _QUARTER_US // 1_000_000, UTC)
+            moment = utc_moment(quarter * _QUARTER_US)
             day = self._days[quarter] = moment.astimezone(self._zone).date().isoformat()
         return day
 

@@ -122,7 +122,7 @@ class SqliteFile:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is not None:
             return self._connection
-        # Made first, so that nobody else can read it; the files beside it get the same rights from SQLite.
+        # Made first, so that no other user can read it; the files beside it get the same rights from SQLite.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:

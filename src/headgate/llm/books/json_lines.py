@@ -15,9 +15,9 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
+from headgate.clock import utc_moment
 from headgate.llm.books.records import Record, fields_of
 
 log = logging.getLogger("headgate")
@@ -131,7 +131,7 @@ class JsonLinesFile:
             os.fsync(descriptor)
             path = self.path.resolve()  # not the symbolic link, which goes on to say where the books are
             number = 1 + max((number_of(file) for file in older_files(path)), default=0)
-            moment = datetime.fromtimestamp((_first_moment(descriptor) or 0) // 1_000_000, UTC)
+            moment = utc_moment(_first_moment(descriptor) or 0)
             aside = path.with_name(f"{path.stem}-{moment:%Y%m%d}-{number:06}{path.suffix}")
             path.rename(aside)
         except OSError as error:

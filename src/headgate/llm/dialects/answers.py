@@ -12,7 +12,7 @@ NO_RETRY = ("x-should-retry", "false")
 """Tells the packages of OpenAI and Anthropic not to try again; without it they do, some after a sleep of days."""
 
 SHORT_WAIT_US = 60_000_000
-"""A client may wait so long by itself. Longer ones are left to whoever called it."""
+"""A client may wait so long by itself. Longer ones are left to the program that called it."""
 
 _US, _MS = 1_000_000, 1_000
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from headgate.amounts import is_money, number_text
-from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock, since_epoch_us, utc_moment
 from headgate.decision import Decision, NamedLimit
 from headgate.llm.dialects.answers import duration_text
 from headgate.llm.dialects.paths import Family
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_KNOWN = 1000
 _PREFIXES: dict[Family, str] = {"openai": "x-ratelimit-", "anthropic": "anthropic-ratelimit-"}
-_LAST_US = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_LAST_US = since_epoch_us(datetime(9999, 12, 31, tzinfo=UTC))
 
 LIMIT_HEADERS = tuple(_PREFIXES.values())
 """How the names of headers begin that tell of limits."""
@@ -50,15 +49,10 @@ def limit_headers(family: Family, decision: Decision, *, clock: Clock = SYSTEM_C
     return headers
 
 
-def is_limit_header(name: str) -> bool:
-    """Whether a header, in lower case, tells of limits: a provider's are those of its own customer, not of a caller."""
-    return name.startswith(LIMIT_HEADERS)
-
-
 def moment_text(at_us: int) -> str:
     """A moment as RFC 3339 writes it, in whole seconds, rounded up."""
-    seconds = -(-min(at_us, _LAST_US) // 1_000_000)
-    return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
+    seconds = -(-min(at_us, _LAST_US) // US_PER_SECOND)
+    return f"{utc_moment(seconds * US_PER_SECOND):%Y-%m-%dT%H:%M:%SZ}"
 
 
 _Numbers = tuple[bool, int, int, int | None, int, int]

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from headgate.errors import ArgumentError
+from headgate.errors import ArgumentError, kind_of
 
 Family = Literal["openai", "anthropic"]
 
@@ -22,9 +22,12 @@ class Dialect(NamedTuple):
     is_charged: bool = True
     """Whether a call costs tokens. Lists of models and counts of tokens cost none."""
 
+    tells_usage_if_asked: bool = False
+    """Whether its streams tell usage only where the client asks for it."""
 
-CHAT = Dialect("chat", "openai", "/v1/chat/completions")
-COMPLETIONS = Dialect("completions", "openai", "/v1/completions")
+
+CHAT = Dialect("chat", "openai", "/v1/chat/completions", tells_usage_if_asked=True)
+COMPLETIONS = Dialect("completions", "openai", "/v1/completions", tells_usage_if_asked=True)
 RESPONSES = Dialect("responses", "openai", "/v1/responses")
 EMBEDDINGS = Dialect("embeddings", "openai", "/v1/embeddings")
 MESSAGES = Dialect("messages", "anthropic", "/v1/messages")
@@ -78,7 +81,7 @@ def check_dialect(name: object) -> str:
     if name is None or name == "":
         return ""
     if not isinstance(name, str) or name not in _NAMES:
-        shown = repr(name)[:60] if isinstance(name, str) else f"a {type(name).__name__}"
+        shown = repr(name)[:60] if isinstance(name, str) else kind_of(name)
         close = get_close_matches(name, _NAMES, n=1) if isinstance(name, str) else ()
         hint = f'; did you mean "{close[0]}"?' if close else ""
         raise ArgumentError(f"no dialect is named {shown}: there are {', '.join(_NAMES)}{hint}")

@@ -18,7 +18,7 @@ from headgate.llm.dialects.paths import Family
 from headgate.llm.dialects.problems import Problem, problem_answer
 
 _PLACE_WAIT_US = 1_000_000
-"""A place in flight is free when a call ends, which nobody foretells: so long later it is worth asking again."""
+"""A place in flight is free when a call ends, which cannot be foretold: so long later it is worth asking again."""
 
 _SHORT_PERIODS = {"second": "sec", "minute": "min"}
 _INITIALS = {"second": "S", "minute": "M", "hour": "H", "day": "D"}
@@ -51,7 +51,7 @@ def refusal(
     `requested` is what the call asked for, by unit, of money in billionths (see `requested_units`).
     """
     if decision.degraded == "closed":
-        message = "The limits cannot be asked at the moment, and calls are refused until they can."
+        message = "The limits cannot be checked at the moment, and calls are refused until they can."
         return problem_answer(family, Problem.STORE, message, wait_us=decision.retry_after_us)
     refusing = [reading for reading in decision.refusals if not reading.shadow]
     reading = decision.binding

@@ -1,4 +1,4 @@
-"""What calls of language models used, and how much to hold for the next one: learned by those who share a store."""
+"""What calls of language models used, and how much to hold for the next one: learned by the processes of one store."""
 
 from headgate.llm.learned.choice import learned_for
 from headgate.llm.learned.here import Coverage, Learned, LearnedHere, NothingLearned

@@ -70,7 +70,7 @@ class FileSamples:
         status = folder.lstat()
         ours = status.st_uid in (os.geteuid(), 0) or (group is not None and status.st_gid == group)
         if not stat.S_ISDIR(status.st_mode) or not ours or status.st_mode & (0o002 if group is not None else 0o022):
-            raise StoreError("its directory is none, or another user may write it")
+            raise StoreError("its directory is not one, or another user may write to it")
         mode = 0o600 if group is None else 0o660
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:

@@ -1,7 +1,7 @@
 """One attempt at a job that is held: its handler runs, its end is kept, its hold is settled, in this order.
 
-A worker may die between any two steps. What it leaves is finished by who takes the job over: a job without an end is
-done again under the same hold, one whose end is kept has its hold settled, so that it is charged once.
+A worker may die between any two steps. What it leaves is finished by the worker that takes the job over: a job without
+an end is done again under the same hold, one whose end is kept has its hold settled, so that it is charged once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from inspect import isawaitable
 from typing import Any, NamedTuple
 
 from headgate.clock import Clock
-from headgate.errors import StoreError
+from headgate.errors import StoreError, kind_of
 from headgate.llm.entry import Caller
 from headgate.llm.queue.asking import HeldCall
 from headgate.llm.queue.backlog import Backlog, Finished, Taken
@@ -95,7 +95,7 @@ class Attempt:
             task = asyncio.current_task()
             if self._why or (task is not None and task.cancelling()):
                 await self._stopped()
-            else:  # nobody stopped it: what its handler waits for was cancelled, and would be again
+            else:  # it was not told to stop: what its handler waits for was cancelled, and would be again
                 await self._failed(failure_of(error))
             return
         except Exception as error:
@@ -178,7 +178,7 @@ class Attempt:
 
 
 async def settle(setting: Setting, taken: Taken, call: HeldCall, answer: Any, scopes: tuple[str, ...] = ()) -> None:
-    """Settle a job whose end is kept; who takes it over from here settles the same hold, which changes nothing."""
+    """Settle a job whose end is kept; a worker that takes it over settles the same hold, which changes nothing."""
     await give_back(setting, scopes, lambda: call.settle(answer))
     await patiently(lambda: setting.backlog.release(setting.worker, taken))
 
@@ -226,4 +226,4 @@ def _as_mapping(told: Any) -> Any:
     """What an answer's object is in JSON: those of the `openai` and `anthropic` packages tell it themselves."""
     if hasattr(told, "model_dump"):
         return told.model_dump(mode="json")
-    raise TypeError(f"an answer is what JSON can say, not a {type(told).__name__}")
+    raise TypeError(f"an answer is what JSON can say, not {kind_of(told)}")

@@ -70,7 +70,7 @@ class Fairness:
 
 
 class Claim(NamedTuple):
-    """A lane that was refused by a limit again at its promised moment: who comes behind leaves that limit alone."""
+    """A lane that was refused by a limit again at its promised moment: lanes behind it leave that limit alone."""
 
     scope: str
     score: int
@@ -81,9 +81,9 @@ class Taken(NamedTuple):
     """A job that a worker has; `state` is "done" where only its hold is left to be settled, with `answer`.
 
     `hold` numbers its holds, of which one is open at a time. `former` is that which `renew` put out of use, 0 for none:
-    it is to be ended before anything else, as who did so may have died. `deliveries` is how many workers had it at the
-    end of their lives, and this one. `since_us`, `score`, `refusals` and
-    `promised_us` are those of its lane, by the clock of the place.
+    it is to be ended before anything else, as the worker that did so may have died. `deliveries` is how many workers
+    had it at the end of their lives, and this one. `since_us`, `score`, `refusals` and `promised_us` are those of its
+    lane, by the clock of the place.
     """
 
     id: str

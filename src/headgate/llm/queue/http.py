@@ -1,7 +1,7 @@
 """The queue over HTTP: an ASGI application that submits jobs, shows them, cancels them, and tells their positions.
 
 It runs under any ASGI server, and may be mounted in another application. docs/llm-queue.md has the table of routes.
-Who calls is told by a function of whoever mounts it; a caller sees its own jobs alone.
+A function of the application that mounts it tells which caller a request is from; a caller sees its own jobs alone.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class QueueApp:
                 await _respond(send, answer, body=scope["method"] != "HEAD")
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
-        """The response; None where it was streamed, or nobody waits for it."""
+        """The response; None where it was streamed, or the client is gone."""
         path, root = scope["path"], scope.get("root_path", "")
         match = _ROUTE.fullmatch(path.removeprefix(root) if root else path)
         if match is None:
@@ -178,7 +178,7 @@ class QueueApp:
                         task.cancel()
                     for came in await asyncio.gather(gone, telling, return_exceptions=True):
                         if isinstance(came, Exception) and not isinstance(came, OSError):
-                            log.warning("a job's position was told no further: %s", came)
+                            log.warning("a job's position is no longer reported: %s", came)
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._streams -= 1

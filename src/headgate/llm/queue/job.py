@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
-from headgate.errors import ArgumentError, HeadgateError
+from headgate.errors import ArgumentError, HeadgateError, kind_of
 from headgate.llm.deciding_fields import check_letters
 from headgate.llm.dialects.paths import CHAT, DIALECTS
 from headgate.llm.entry import Caller
@@ -138,7 +138,7 @@ def order_of(
 ) -> Order:
     """A body as an order; raises ArgumentError for what no provider could be sent."""
     if not isinstance(body, Mapping):
-        raise ArgumentError(f"a body is a mapping of the fields that a provider takes, not a {type(body).__name__}")
+        raise ArgumentError(f"a body is a mapping of the fields that a provider takes, not {kind_of(body)}")
     check_letters(name for name in body if isinstance(name, str))
     model = body.get("model")
     if not isinstance(model, str) or not model:
@@ -165,7 +165,7 @@ def order_of(
 
 
 def account_of(caller: Caller) -> str:
-    """Whose tokens are counted against those of others: the user, or who is known instead."""
+    """The account whose tokens are counted against those of others: the user's, or what is known instead."""
     return next((f"{name}:{getattr(caller, name)}" for name in _FAIR_FIRST if getattr(caller, name)), "")
 
 

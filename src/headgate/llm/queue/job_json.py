@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
 
+from headgate.clock import utc_moment
 from headgate.errors import ArgumentError
 from headgate.llm.entry import Caller
 from headgate.llm.queue.job import Job, account_of
@@ -46,4 +46,4 @@ def own_id(id: Any, caller: Caller) -> str:
 def _moment(at_us: int) -> str | None:
     if not at_us:
         return None
-    return f"{datetime.fromtimestamp(at_us // 1_000_000, UTC):%Y-%m-%dT%H:%M:%S}.{at_us % 1_000_000:06}Z"
+    return f"{utc_moment(at_us):%Y-%m-%dT%H:%M:%S}.{at_us % 1_000_000:06}Z"

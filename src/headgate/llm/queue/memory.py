@@ -164,7 +164,7 @@ class MemoryBacklog:
         return "ended" if is_first else "was ended"
 
     async def release(self, worker: str, taken: Taken) -> None:
-        """Nothing is left to do: whoever settles here lives as long as the job."""
+        """Nothing is left to do: a worker that settles here lives as long as the job."""
 
     async def wake(self, scopes: tuple[str, ...]) -> None:
         self._lanes.wake_scopes(scopes)

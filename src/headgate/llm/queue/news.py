@@ -1,4 +1,4 @@
-"""Who is told when something happens to jobs: workers, those who wait for a result, those who watch a position."""
+"""What is told when something happens to jobs: workers, callers that wait for a result, watchers of a position."""
 
 from __future__ import annotations
 

@@ -56,5 +56,5 @@ class Pace:
 
 
 def pause_of(attempt: int) -> int:
-    """How long to wait before a further attempt where nobody says: 1 s, 2 s, 4 s, up to 5 minutes."""
+    """How long to wait before a further attempt where the provider names no wait: 1 s, 2 s, 4 s, up to 5 minutes."""
     return min(_LONGEST_PAUSE_US, _FIRST_PAUSE_US << max(0, min(attempt, 20) - 1))

@@ -34,7 +34,7 @@ class HttpProvider:
         if "@" in urlsplit(url).netloc:
             raise ConfigError("a provider's URL has no user and no password; its key is given apart")
         key = key.strip()  # files of keys end in a line's end
-        if not key.isascii() or not key.isprintable():  # the client's own error would show it, to who gave the job
+        if not key.isascii() or not key.isprintable():  # the client's own error would show it to the caller
             raise ConfigError("the provider's key cannot be sent in a header: a key is printable ASCII on one line")
         self._url = url
         self._key = key
@@ -59,7 +59,7 @@ class HttpProvider:
                     raise ValueError(f"the provider's answer has more than {self._most_bytes:,} bytes")
         if response.status_code != 200:
             said = told[:_SHOWN].decode("utf-8", "replace")
-            if response.status_code == _KEY_REFUSED:  # it may quote the key, which is not for those who give jobs
+            if response.status_code == _KEY_REFUSED:  # it may quote the key, which is not for callers
                 said = "it does not take the key"
             wait_us = retry_after_us(response.headers)
             raise ProviderError(

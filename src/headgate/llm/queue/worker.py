@@ -74,7 +74,7 @@ class LlmWorker:
         return len(self._attempts)
 
     async def run(self) -> None:
-        """Serve until `stop`; a cancelled worker gives its jobs back, and their holds stay for who takes them next."""
+        """Serve until `stop`; a cancelled worker gives its jobs back, and their holds stay for the next one."""
         keeping = asyncio.ensure_future(self._keep())
         try:
             with self._backlog.news.for_worker() as event:
@@ -198,8 +198,8 @@ class LlmWorker:
         """Go on with a job that a worker which died held by another estimate, or whose place in flight is free since,
         so that it is charged once.
 
-        The job gets a number for its next hold, then the former one is ended, then the next one is made. Who takes the
-        job over from a worker that dies in between ends the former hold as well.
+        The job gets a number for its next hold, then the former one is ended, then the next one is made. A worker
+        that takes the job over from one that dies in between ends the former hold as well.
         """
         if taken.state == "done":
             asked: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": body}
@@ -271,7 +271,7 @@ class LlmWorker:
                 try:
                     gone = await self._backlog.keep(self.name, tuple(self._attempts))
                 except StoreError as error:
-                    log.warning("a worker could not say that it lives: %s", error)
+                    log.warning("a worker could not report that it is alive: %s", error)
                     continue
                 for id, why in gone.items():
                     if id in self._attempts:

@@ -73,9 +73,11 @@ class Decider:
         request: Request | Descriptor,
         cost: Cost,
         write: Callable[[Decision], ServiceResponse],
-        ruleset: str = ALL_RULES,
+        ruleset: str,
     ) -> Reply:
-        """`decide` under a policy of rules that let requests wait, for a client that waits for the answer."""
+        """`decide`, in line where rules let requests wait, for a client that waits for the answer."""
+        if not self.waits:
+            return self.decide(request, cost, write, ruleset)
         departure = Departure()
         waiting = self.gate.acquire(request, cost, ruleset=ruleset, departure=departure)
         deciding = self._decide_later(waiting, perf_counter(), request, cost, write, ruleset)

@@ -28,8 +28,7 @@ class ForwardAuth:
         if (lacking := self._decider.lacks(ruleset)) is not None:
             return problem_response(404, lacking)
         forwarded = forwarded_request(request.method, request.peer, f"/{path}", request.headers)
-        decide = self._decider.decide_in_line if self._decider.waits else self._decider.decide
-        return decide(forwarded, 1, response_of, ruleset)
+        return self._decider.decide_in_line(forwarded, 1, response_of, ruleset)
 
     def check_403(self, request: ServiceRequest, rest: str) -> Reply:
         """`check` for nginx, which passes on 403 alone, and has no use for a body."""

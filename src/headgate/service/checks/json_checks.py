@@ -41,8 +41,7 @@ class JsonChecks:
             return self._check_several(checks)
         self._decider.check_units(checks[0].cost)
         judged, cost, ruleset = checks[0]
-        decide = self._decider.decide_in_line if self._decider.waits else self._decider.decide
-        return decide(judged, cost, _response_of, ruleset)
+        return self._decider.decide_in_line(judged, cost, _response_of, ruleset)
 
     async def _check_several(self, checks: Sequence[Check]) -> ServiceResponse:
         """Judge several requests, each by itself. What the store is asked for travels together, in their order."""

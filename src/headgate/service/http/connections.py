@@ -58,7 +58,7 @@ class Connections:
     def hold(self, newest: Connection, count: int) -> None:
         """Count bytes of unfinished requests and unread responses; where they are more and too many, others give way.
 
-        Those that give way hold less, in the midst of it: for that nobody else gives way.
+        Those that give way hold less, in the midst of it: for that no other connection gives way.
         """
         self.held += count
         while count > 0 and self.held > self.bounds.held_bytes and self._give_way(newest, lambda one: one.held > 0):

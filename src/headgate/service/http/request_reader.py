@@ -34,7 +34,7 @@ _MOST_DIGITS = 18
 _MALFORMED = "this is no request of HTTP/1.1 that can be read"
 
 _PEER_OF_DOOR = b"headgate-door-peer"
-"""The field in which the front door, and nobody else, says who its client is."""
+"""The field in which the front door, and no other client, says which address its client has."""
 
 _CONNECTION_OF_DOOR = b"headgate-door-connection"
 """The field in which it says what its client's `Connection` was."""

@@ -11,29 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from headgate.errors import ConfigError, HeadgateError
+from headgate.errors import HeadgateError
 from headgate.observe.events import PolicyRefused
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.prometheus import Sharing
-from headgate.observe.worker_files import ROOM_OF_RULE, ROOM_OF_WORKER, make_files
+from headgate.observe.worker_files import ROOM_OF_RULE, ROOM_OF_WORKER, Sharing, make_files
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.policy.policy_file import is_read_once, read_again
 from headgate.policy.problems import PolicyError
-from headgate.policy.store_fit import check_fit, check_holds
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds
 from headgate.service.workers.door_plan import DoorPlan, DoorWish, plan_door, port_of, sockets_of
 from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
 from headgate.service.workers.port import FINISH_WITHIN_S
 from headgate.service.workers.process import run
-from headgate.stores.guard.choice import rescued
 from headgate.stores.protocol import Store
-from headgate.stores.shared.store import default_zone_url
-from headgate.stores.url import open_store
 from headgate.supervisor.last_good import LastGood
 from headgate.supervisor.link import SupervisorLink
 from headgate.supervisor.listener import address_of, listen_together
+from headgate.supervisor.shared_store import open_shared
 from headgate.supervisor.supervisor import Supervisor
 
 log = logging.getLogger("headgate")
@@ -66,16 +62,7 @@ def serve_workers(
     each process among it; OSError for files.
     """
     policy = policy_of(text, policy_file)
-    zone = default_zone_url(policy.namespace) if store is None and not policy.names_store else ""
-    opened = open_store(zone or (policy.store if store is None else store))
-    if opened.in_process:
-        place = f"{policy_file}: store" if store is None else "--store"
-        raise ConfigError(
-            f"{place}: memory counts for each process alone, so {workers} workers would let {workers} times as much "
-            "pass; name a shared:// store, or leave it out to get one"
-        )
-    check_holds(policy, lambda limits: rescued(opened, opened.bind(limits), limits, None))
-    check_fit(policy, opened)
+    opened, zone = open_shared(policy, store, shown=str(policy_file), workers=workers)
     plan = plan_door(opened, door, workers=workers)
     bounds = plan.within_descriptors(bounds)
     listeners = listen_together(host, port, workers)

@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import Any
 
 from headgate.clock import Clock
-from headgate.decision import NamedLimit
-from headgate.stores.guard.fallback import Choice, Fallback
+from headgate.decision import NamedLimit, OnStoreError
+from headgate.stores.guard.fallback import Fallback
 from headgate.stores.guard.kept import settling_on
 from headgate.stores.guard.rescued import Rescue, RescuedLimits
 from headgate.stores.guard.store import GuardedStore
@@ -34,7 +34,7 @@ def rescued(
     """
     if store.failure != "in parts" or store.breaker is None:
         return bound
-    choice: Choice = "local"
+    choice: OnStoreError = "local"
     own = rescue or rescue_of(store)
     fallback = Fallback(limits, choice, Fraction(1), own.local, clock)
     return RescuedLimits(bound, fallback, store.breaker, store.probe, own, clock)

@@ -12,17 +12,14 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from headgate.clock import Clock
-from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ArgumentError, ConfigError
+from headgate.decision import ON_STORE_ERROR, Decision, NamedLimit, OnStoreError, Reading, binding_of
+from headgate.errors import ConfigError
 from headgate.holding import Hold, Reserved, Standing, check_lease, check_name, check_remember
 from headgate.keys import Key, check_cost, encode_key
 from headgate.operation import Operation, Receipt
+from headgate.stores.holding import never_ends
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import BoundLimits, StatesAt, read_receipt
-
-Choice = Literal["local", "open", "closed"]
-
-CHOICES: tuple[Choice, ...] = ("local", "open", "closed")
 
 MAX_LOCAL_KEYS = 100_000
 COME_BACK_US = 1_000_000
@@ -35,7 +32,7 @@ class Fallback:
     def __init__(
         self,
         definitions: Sequence[NamedLimit],
-        choice: Choice,
+        choice: OnStoreError,
         share: Fraction,
         local: MemoryStore,
         clock: Clock | None,
@@ -112,10 +109,7 @@ class Fallback:
             return
         for definition in self.definitions:
             if not definition.limit.is_rate:
-                raise ArgumentError(
-                    f'"{definition.limit}" counts what is in flight, and a hit never ends: '
-                    "reserve, and commit at the end"
-                )
+                raise never_ends(definition.limit)
 
     def _decide(self, operation: Operation, ask: Callable[[Operation], Decision]) -> Decision:
         """The decision; `ask` decides the limits that are decided here."""
@@ -177,12 +171,12 @@ class Fallback:
         return StatesAt(states, now_us)
 
 
-def check_choice(choice: object) -> Choice | Literal[""]:
+def check_on_store_error(choice: object) -> OnStoreError | Literal[""]:
     """A choice that may be given, "" where it is not; raises ConfigError for what is none."""
     if choice is None or choice == "":
         return ""
-    if choice not in CHOICES:
-        raise ConfigError(f"on_store_error is one of {', '.join(CHOICES)}, not {choice!r:.40}")
+    if choice not in ON_STORE_ERROR:
+        raise ConfigError(f"on_store_error is one of {', '.join(ON_STORE_ERROR)}, not {choice!r:.40}")
     return choice
 
 

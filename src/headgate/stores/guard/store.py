@@ -13,12 +13,12 @@ from typing import Any, cast
 from weakref import ref
 
 from headgate.clock import Clock
-from headgate.decision import NamedLimit
+from headgate.decision import ON_STORE_ERROR, NamedLimit, OnStoreError
 from headgate.drive import all_answered
 from headgate.errors import ConfigError
 from headgate.stores.batches import DecidesBatches, Done, Failing
 from headgate.stores.guard.breaker import Breaker
-from headgate.stores.guard.fallback import CHOICES, MAX_LOCAL_KEYS, Choice, Fallback, read_share
+from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Fallback, read_share
 from headgate.stores.guard.kept import CLOSE_WITHIN_US, KeptSettlements, settling_on
 from headgate.stores.guard.limits import AsyncGuardedLimits, GuardedLimits
 from headgate.stores.guard.local_holds import LocalHolds
@@ -47,14 +47,14 @@ class GuardedStore(Store):
         self,
         store: Store,
         *,
-        on_error: Choice = "local",
+        on_error: OnStoreError = "local",
         local_share: float = 1,
         remember: bool = True,
     ) -> None:
-        if on_error not in CHOICES:
-            raise ConfigError(f"on_error is one of {', '.join(CHOICES)}, not {on_error!r}")
+        if on_error not in ON_STORE_ERROR:
+            raise ConfigError(f"on_error is one of {', '.join(ON_STORE_ERROR)}, not {on_error!r}")
         self.inner = store
-        self.on_error: Choice = on_error
+        self.on_error: OnStoreError = on_error
         self.local_share = read_share(local_share)
         self.remember = remember
         self._breaker = Breaker(repr(store))

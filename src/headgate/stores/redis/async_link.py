@@ -17,7 +17,7 @@ from redis.crc import key_slot
 from headgate.drive import drive_async
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.clients import open_async_connection, open_async_pool
-from headgate.stores.redis.commands import ScriptCall
+from headgate.stores.redis.commands import Command, ScriptCall
 from headgate.stores.redis.errors import never_sent, store_error, unconnected
 from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.first_connection import first_commands
@@ -38,7 +38,6 @@ from headgate.stores.redis.slot_map import (
     too_late,
 )
 from headgate.stores.redis.url import Address, Place
-from headgate.stores.redis.waiting_calls import Command
 
 _AS_BYTES = {NEVER_DECODE: True}
 """For a client of the caller's own that decodes what it reads."""

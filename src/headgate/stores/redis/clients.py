@@ -148,7 +148,7 @@ def sends_again(client: Any) -> bool:
 
 
 async def disconnect(connection: Any, *, at_once: bool) -> None:
-    """Close an event loop's connection; who waits for its reply wakes up.
+    """Close an event loop's connection; a task that waits for its reply wakes up.
 
     Over TLS that takes until the server agrees, for 30 s where it hangs, unless it is closed `at_once`.
     """

@@ -18,9 +18,10 @@ from headgate.algorithms.table import is_in_flight
 from headgate.algorithms.transition import measure_us
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ArgumentError, StoreError, StoreKeyError
+from headgate.errors import StoreError, StoreKeyError
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation
+from headgate.stores.holding import never_ends
 from headgate.stores.protocol import StatesAt
 from headgate.stores.redis.borders import Borders, ServersClock
 from headgate.stores.redis.codec import (
@@ -51,9 +52,13 @@ from headgate.stores.redis.scripts import (
 )
 
 _ALGORITHM = 7
-_NO_DELAY = -1.0
-_SERVERS_TIME = -1.0
 _NOT_KNOWN = -1.0
+
+SERVERS_TIME = -1.0
+"""The moment that stands for the server's own time."""
+
+NO_DELAY = -1.0
+"""The longest delay where none is set."""
 
 MOST_LOCALS = 130
 MOST_IN_A_HASH, MOST_APART = 5, 3
@@ -204,9 +209,7 @@ class Commands:
     def check_hit(self) -> None:
         """Raise ArgumentError where a hit would take a place that nothing frees."""
         if self._in_flight is not None:
-            raise ArgumentError(
-                f'"{self._in_flight}" counts what is in flight, and a hit never ends: reserve, and commit at the end'
-            )
+            raise never_ends(self._in_flight)
 
     def decide(self, operation: Operation, clock: Clock | None = None) -> ScriptSteps:
         """Decide an operation, by `clock` in place of the server's; the generator's result is the decision."""
@@ -237,7 +240,7 @@ class Commands:
 
     def give_back(self, names: list[bytes], costs: list[int], ago_us: int, now_us: int | None) -> ScriptSteps:
         """Give back what is left of a charge that was made up to `ago_us` ago."""
-        head = (_NOT_KNOWN, ago_us, _SERVERS_TIME if now_us is None else now_us)
+        head = (_NOT_KNOWN, ago_us, SERVERS_TIME if now_us is None else now_us)
         for place in self._places(names) if names else ():
             charged = [number for number in place if costs[number]]
             if charged:
@@ -359,7 +362,7 @@ class Commands:
     def _take_back(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> ScriptSteps:
         """Undo what was charged in this decision, at moments that are known."""
         for place, moment_us in charged:
-            yield from self._give_back(place, names, costs, (moment_us, 0, _SERVERS_TIME))
+            yield from self._give_back(place, names, costs, (moment_us, 0, SERVERS_TIME))
 
     def _give_back(
         self, place: list[int], names: list[bytes], costs: list[int], head: tuple[float, float, float]
@@ -390,7 +393,7 @@ class Commands:
         together: bool = False,
     ) -> ScriptCall:
         usual = mode == HIT and now_us is None and max_delay_us is None
-        head = (mode, _NO_DELAY if max_delay_us is None else max_delay_us, _SERVERS_TIME if now_us is None else now_us)
+        head = (mode, NO_DELAY if max_delay_us is None else max_delay_us, SERVERS_TIME if now_us is None else now_us)
         if len(place) == 1 and not together:
             member = self.members[place[0]]
             cost = costs[place[0]]
@@ -424,7 +427,7 @@ class Commands:
 
     def _numbers(self, members: Sequence[Member], now_us: int | None) -> list[bytes]:
         """The numbers of limits with borders among them, which follow those of a calendar window."""
-        moment_us = self.moment_us(_SERVERS_TIME if now_us is None else now_us)
+        moment_us = self.moment_us(SERVERS_TIME if now_us is None else now_us)
         return [
             member.numbers if member.borders is None else member.numbers + member.borders.around(moment_us)
             for member in members

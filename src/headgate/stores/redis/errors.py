@@ -101,8 +101,8 @@ def _told(error: Exception, shown: str) -> StoreError:
 def without_frames(error: BaseException) -> BaseException:
     """An error that is kept.
 
-    The frames that it and its causes came through have whatever keeps it: with them, it would keep a store that nobody
-    has any more, and its connections, until garbage is collected.
+    The frames that it and its causes came through refer to what keeps the error: with them, it would keep a store that
+    is no longer used, and its connections, until garbage is collected.
     """
     link: BaseException | None = error
     for _ in range(_MOST_CAUSES):

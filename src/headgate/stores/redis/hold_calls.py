@@ -32,7 +32,7 @@ _OTHER_CLOCK_S = 86_400
 class HoldHead(NamedTuple):
     """What a hold is asked for with, besides its limits: times in microseconds, -1 for none or for the server's.
 
-    `identity` tells who made it, where its id was given (`is_named`); `token` is random.
+    `identity` tells which caller made it, where its id was given (`is_named`); `token` is random.
     """
 
     max_delay_us: float

@@ -36,7 +36,7 @@ from headgate.holding import (
 from headgate.keys import Key, check_now, encode_key
 from headgate.operation import Operation
 from headgate.stores.redis.codec import tag_of
-from headgate.stores.redis.commands import Commands, ScriptCall, ScriptSteps
+from headgate.stores.redis.commands import NO_DELAY, SERVERS_TIME, Commands, ScriptCall, ScriptSteps
 from headgate.stores.redis.hold_calls import AS_HELD, TOKEN, HoldCalls, HoldHead, HoldPlace
 from headgate.stores.redis.hold_names import slot_of_tag
 from headgate.stores.redis.hold_replies import (
@@ -57,11 +57,9 @@ from headgate.stores.redis.hold_replies import (
 from headgate.stores.redis.new_holds import NewHolds
 from headgate.stores.redis.short_commits import ShortCommits
 
-_SERVERS_TIME = -1.0
-_NO_DELAY = -1.0
 _DIGEST = 16
 _OWN_ID = bytes(IDENTITY)
-"""Who made a hold whose id no caller can give again."""
+"""The maker of a hold whose id no caller can give again."""
 
 
 class HoldCommands:
@@ -98,7 +96,7 @@ class HoldCommands:
         slot, random = _slot_of(first), urandom(TOKEN + _DIGEST)
         text = write_id(random[TOKEN:], slot) if name is None else whole_id(first, name, slot)
         head = HoldHead(
-            _NO_DELAY if max_delay_us is None else max_delay_us,
+            NO_DELAY if max_delay_us is None else max_delay_us,
             _moment(operation.now_us, clock),
             0 if at_once else check_lease(lease_us),
             max(self._remember_us, check_remember(remember_us)),
@@ -297,4 +295,4 @@ def _moment(now_us: int | None, clock: Clock | None) -> float:
     """The moment to decide at, in place of the server's."""
     if now_us is None and clock is not None:
         now_us = clock.now_us()
-    return _SERVERS_TIME if now_us is None else check_now(now_us)
+    return SERVERS_TIME if now_us is None else check_now(now_us)

@@ -17,7 +17,7 @@ _EXTENDED = Struct("<dBHH")
 _ONE = Struct("<sHdHHdd")
 _DEBT = Struct("<sHd")
 IDENTITY = 16
-"""Bytes that tell who made a hold."""
+"""Bytes that tell which caller made a hold."""
 
 IDENTITY_PARTS = (3, 6, 6)
 """Those of them that are of its costs, limits and keys; the first is 1 for a hit."""
@@ -59,7 +59,7 @@ class Extended(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """Another hold that has the id: who made it, and with which costs."""
+    """Another hold that has the id: its maker, and its costs."""
 
     identity: bytes
     costs: tuple[int, ...]

@@ -17,10 +17,11 @@ from redis import exceptions
 
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.clients import close_socket, closed, disconnect
+from headgate.stores.redis.commands import Command
 from headgate.stores.redis.errors import store_error, unconnected
 from headgate.stores.redis.packed_calls import Asker, Packed, take_bytes_of
 from headgate.stores.redis.replies import AsyncReplyParser, has_more, is_stale
-from headgate.stores.redis.waiting_calls import Command, Pending, Place, Several
+from headgate.stores.redis.waiting_calls import Part, Pending, Several
 
 MOST_WAITING = 100_000
 """Calls that may wait at one time; beyond it a call is refused at once."""
@@ -81,7 +82,7 @@ class Multiplexer:
         several = Several(len(commands), whole)
         deadline = self._loop.time() + self._timeout_s
         self._pending.extend(
-            [Pending(command, None, Place(several, place), deadline, True) for place, command in enumerate(commands)]
+            [Pending(command, None, Part(several, place), deadline, True) for place, command in enumerate(commands)]
         )
         self._begin()
         return whole
@@ -270,9 +271,8 @@ class Multiplexer:
                 )
         oldest = next((ask for ask in self._sent if ask is not None), None)
         if oldest is not None and now - oldest.deadline > _LOST_AFTER_S:
-            self._loop.create_task(self._lose(StoreUnavailable(f"{self._shown}: does not answer"))).add_done_callback(
-                lambda task: task.exception()
-            )
+            losing = self._lose(StoreUnavailable(f"{self._shown}: does not answer"))
+            self._loop.create_task(losing).add_done_callback(lambda task: task.exception())
         if self._sent or self._pending:
             self._watch = self._loop.call_later(self._timeout_s / _LOOKS_IN_A_DEADLINE, self._look)
 

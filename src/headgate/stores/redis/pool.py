@@ -21,15 +21,14 @@ from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.stores.guard.breaker import FAILURES
+from headgate.stores.redis.commands import Command
 from headgate.stores.redis.errors import NO_CONNECTION, sound, without_frames
 from headgate.stores.redis.url import Place
 from headgate.stores.redis.waiters import OPENED_AT_ONCE, OPENED_AT_ONCE_OVER_TLS, STEP_US, Waiter, left_s, most_at_once
 
-Command = tuple[Any, ...]
-
 
 class ConnectionPool:
-    """Connections of redis-py, as many as there are threads that ask at once, up to `most`.
+    """Connections of redis-py, as many as there are threads that ask at once, up to `place.connections`.
 
     `make` gives one to a `place` that is not open. `patience_s` tells how long a call has that needs a new one.
     """

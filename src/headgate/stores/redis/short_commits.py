@@ -9,13 +9,12 @@ from struct import Struct
 from typing import Any
 
 from headgate.holding import Amounts, Settlement, Standing, amounts_of, place_of_id
-from headgate.stores.redis.commands import Commands, ScriptCall
+from headgate.stores.redis.commands import SERVERS_TIME, Commands, ScriptCall
 from headgate.stores.redis.hold_calls import AS_HELD, FewLimits
 from headgate.stores.redis.hold_names import record_name
 from headgate.units import LARGEST
 
 _WHAT = Struct("<dd").pack
-_SERVERS_TIME = -1.0
 _HEAD = "<sHdH"
 _STANDING = "Hdd"
 _HEAD_FIELDS, _STANDING_FIELDS = 4, 3
@@ -52,7 +51,7 @@ class ShortCommits:
                 return None
             amount = AS_HELD if given[0] is None else given[0]
         record = record_name(self._prefix, whole_id, place_of_id(whole_id))
-        return ScriptCall(self._few.settle, [record], [_WHAT(_SERVERS_TIME, amount), self._few.held])
+        return ScriptCall(self._few.settle, [record], [_WHAT(SERVERS_TIME, amount), self._few.held])
 
     def settled(self, reply: Any) -> Settlement | None:
         """What a reply tells; None where that is not all of these limits, now settled."""

@@ -15,7 +15,7 @@ from redis.crc import key_slot
 
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, kind_of
 from headgate.stores.batches import Done, Failing
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Store, StoreStats
 from headgate.stores.redis import scripts
@@ -78,7 +78,7 @@ class RedisStore(Store):
         elif isinstance(server, redis.Redis | redis.RedisCluster):
             self._sync_link = SyncLink.of_client(server, self.shown)
         else:
-            raise ConfigError(f"a Redis store is a URL or a client of redis-py, not a {type(server).__name__}")
+            raise ConfigError(f"a Redis store is a URL or a client of redis-py, not {kind_of(server)}")
         if sends_again(server):
             log.warning(
                 "%s sends a call again whose reply was lost, which may charge it twice: make the client with "

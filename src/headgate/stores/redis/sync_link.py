@@ -12,12 +12,12 @@ from redis.exceptions import NoScriptError
 
 from headgate.stores.redis.clients import open_client
 from headgate.stores.redis.cluster import ClusterPools
-from headgate.stores.redis.commands import ScriptCall
+from headgate.stores.redis.commands import Command, ScriptCall
 from headgate.stores.redis.errors import sound, store_error
 from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.first_connection import FirstAttempt, first_commands
 from headgate.stores.redis.own_cluster import OwnCluster
-from headgate.stores.redis.pool import Command, ConnectionPool, execute_one_by_one
+from headgate.stores.redis.pool import ConnectionPool, execute_one_by_one
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.silent_servers import SilentServers

@@ -30,7 +30,7 @@ _CHANNEL = b"headgate:turn:"
 
 
 class Turns:
-    """Who waits in this process.
+    """The callers that wait in this process.
 
     `handed` is a client of redis-py of the caller's own, of either colour; else `client` makes one for threads, which
     may take a while.
@@ -125,7 +125,7 @@ class Turns:
         return self._handed if self._client is None else self._client()
 
     def _listen(self) -> None:
-        """Hear who is called, until no ticket is left."""
+        """Hear which tickets are called, until none is left."""
         pause = threading.Event()
         while True:
             try:
@@ -167,4 +167,4 @@ class Turns:
         self.hears = False
         if not self._told:
             self._told = True
-            log.warning("who is called in line is not heard, and asks every %d s: %s", KEEP_S, type(error).__name__)
+            log.warning("calls to waiting callers are not heard: they ask every %d s: %s", KEEP_S, type(error).__name__)

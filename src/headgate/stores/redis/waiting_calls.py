@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-Command = tuple[Any, ...]
+from headgate.stores.redis.commands import Command
 
 _NOT_YET: Any = object()
 """Stands for a reply that has not come."""
@@ -29,7 +29,7 @@ class Several:
             self.whole.set_result(self.replies)
 
 
-class Place:
+class Part:
     """One of several replies, settled as the future of a single one is."""
 
     __slots__ = ("_place", "_several")
@@ -54,7 +54,7 @@ class Pending:
     before: Command | None
     """A command that goes ahead in the same write; no call waits for its reply."""
 
-    reply: asyncio.Future[Any] | Place
+    reply: asyncio.Future[Any] | Part
     deadline: float
     is_usual: bool
     """Whether it has as long as every call, so that none behind it has less."""

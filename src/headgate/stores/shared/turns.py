@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.forks import told_of_forks
 from headgate.stores.lines import Ticket
 from headgate.stores.shared.system_threads import begin_thread
 
@@ -66,7 +66,7 @@ class _Listener:
 
 
 class ZoneTurns:
-    """Who waits in this process. `lines` are those of the zone, `shown` is what the log calls it."""
+    """The callers that wait in this process. `lines` are those of the zone, `shown` is what the log calls it."""
 
     hears = True
     """Without its thread, no caller waits in a line of the zone."""
@@ -77,10 +77,10 @@ class ZoneTurns:
         self._told_seats = False
         self._told_room = False
         self.keep_us = KEEP_US
-        self.begin()
-        _made.add(self)
+        self.after_fork()
+        told_of_forks(self)
 
-    def begin(self) -> None:
+    def after_fork(self) -> None:
         """Have no tickets; in a child process, those of its parent are the parent's. No other thread runs yet."""
         self._lock = threading.RLock()  # the garbage collector may end a caller in a thread that holds it
         self._numbers = 0
@@ -122,10 +122,10 @@ class ZoneTurns:
                     listener = self._listener = _Listener(self._lines, self._listen)
                 except RuntimeError as error:  # no more threads, or the interpreter ends
                     raise StoreUnavailable(
-                        f"{self._shown}: the thread that listens who is called in line cannot be started: {error}"
+                        f"{self._shown}: the thread that wakes waiting callers cannot be started: {error}"
                     ) from error
         if not listener.began.wait(_PATIENCE_S):
-            raise StoreTimeout(f"the thread that listens who is called in {self._shown} has not begun for 10 s")
+            raise StoreTimeout(f"the thread that wakes waiting callers of {self._shown} has not begun for 10 s")
         if listener.error is not None:
             raise listener.error
         if listener.seat is None and not self._told_seats:
@@ -158,7 +158,7 @@ class ZoneTurns:
             self.call(first)
 
     def _listen(self, listener: _Listener) -> None:
-        """Hear who is called, until no ticket is left."""
+        """Hear which tickets are called, until none is left."""
 
         def began(seat: Seat | None) -> None:
             listener.seat = seat
@@ -208,21 +208,11 @@ class ZoneTurns:
                 self._listener = None
 
 
-_made: WeakSet[ZoneTurns] = WeakSet()
 _listeners: WeakSet[_Listener] = WeakSet()
-
-
-def _after_fork() -> None:
-    for turns in list(_made):
-        turns.begin()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register
 def _end_all() -> None:
-    """Listen no more, as Python ends: no thread may come out of native code then. Who waits still is passed over."""
+    """Listen no more, as Python ends: no thread may come out of native code then. Callers that wait are passed over."""
     for listener in list(_listeners):
         listener.end()

@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
     make: bool = False
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """What tells a file from another one that has taken its name."""
 
     device: int
@@ -66,7 +66,7 @@ BYTES_PER_HOLD = 16 << 10
 """A zone holds one thing at a time for so many of its bytes, if nothing else is said: that takes 3 % of it."""
 
 
-def open_zone(native: Any, path: Path, wanted: Wanted, on_full: str) -> tuple[Any, Identity]:
+def open_zone(native: Any, path: Path, wanted: Wanted, on_full: str) -> tuple[Any, FileIdentity]:
     """The zone at a path and the identity of its file; made if there is none and that is wanted.
 
     Raises ConfigError for a file that is no usable zone, StoreUnavailable where the system refuses.
@@ -94,7 +94,7 @@ def open_zone(native: Any, path: Path, wanted: Wanted, on_full: str) -> tuple[An
     raise StoreUnavailable(f"{path}: another process is busy with this zone for {_PATIENCE_S:g} s")
 
 
-def is_same_file(path: Path, identity: Identity) -> bool:
+def is_same_file(path: Path, identity: FileIdentity) -> bool:
     """Whether the file at a path is still the one that was opened."""
     try:
         return _identity(path.stat()) == identity
@@ -251,8 +251,8 @@ def _pause() -> None:
     threading.Event().wait(_PAUSE_S)
 
 
-def _identity(status: os.stat_result) -> Identity:
-    return Identity(status.st_dev, status.st_ino, status.st_size)
+def _identity(status: os.stat_result) -> FileIdentity:
+    return FileIdentity(status.st_dev, status.st_ino, status.st_size)
 
 
 def _boot() -> bytes:

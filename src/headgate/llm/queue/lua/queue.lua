@@ -130,7 +130,7 @@ local function lane_of(lane, account, priority, since, refusals)
   end
 end
 
--- A user that comes back is lifted to the least of the active; those are forgotten who would be.
+-- A user that comes back is lifted to the least of the active; users that would be lifted are forgotten.
 local function add(account)
   if number(call('HGET', account_key(account), 'waiting')) == 0 then
     local least = call('ZRANGE', base .. 'active', 0, 0, 'WITHSCORES')[2] or call('HGET', base .. 'meta', 'floor')

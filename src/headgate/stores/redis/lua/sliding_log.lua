@@ -513,7 +513,7 @@ end
 --@ include sliding_log.list
 
 --@ adopt_list_before_holds
--- Who held on this key before has looked for a list then.
+-- A call that held on this key before has looked for a list then.
 if not values[1] then
   --@ include sliding_log.list
 end
