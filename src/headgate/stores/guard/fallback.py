@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ConfigError
 from headgate.holding import Hold, Reserved, Standing, check_lease, check_name, check_remember
 from headgate.keys import Key, check_cost, encode_key
+from headgate.limits import check_hits
 from headgate.operation import Operation, Receipt
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import BoundLimits, StatesAt, read_receipt
@@ -110,12 +111,7 @@ class Fallback:
         if not hold.at_once:
             check_lease(hold.lease_us)
             return
-        for definition in self.definitions:
-            if not definition.limit.is_rate:
-                raise ArgumentError(
-                    f'"{definition.limit}" counts what is in flight, and a hit never ends: '
-                    "reserve, and commit at the end"
-                )
+        check_hits(definition.limit for definition in self.definitions)
 
     def _decide(self, operation: Operation, ask: Callable[[Operation], Decision]) -> Decision:
         """The decision; `ask` decides the limits that are decided here."""
