@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate import Gate, Limiter, MemoryStore, Request
+from headgate import Gate, Limiter, MemoryStore, Request, heartbeat
 from headgate.stores.protocol import Store
 from headgate.stores.shared.store import SharedStore
 
@@ -135,3 +135,35 @@ def test_a_request_that_is_interrupted_anywhere_leaves_the_line_of_its_rule(
         if not was_interrupted:
             break
     assert number > 100
+
+
+@pytest.mark.parametrize("error", [TimeLimit, Alarm])
+@pytest.mark.parametrize("way", ["block", "function", "generator"])
+def test_no_lease_is_extended_any_more_whose_holder_was_interrupted(
+    store: Store, error: type[BaseException], way: str
+) -> None:
+    limiter = Limiter("1 concurrent; 1000000/hour bucket", store=store)
+
+    def block(key: str) -> None:
+        with limiter.reserve(key, lease=600):
+            pass
+
+    @limiter.limit(key=lambda key: key, lease=600)
+    def function(key: str) -> None:
+        pass
+
+    @limiter.limit(key=lambda key: key, lease=600)
+    def generator(key: str) -> Iterator[str]:
+        yield key
+
+    ways: dict[str, Callable[[str], object]] = {
+        "block": block,
+        "function": function,
+        "generator": lambda key: list(generator(key)),
+    }
+    for number in count(1):
+        was_interrupted = interrupted(number, error, partial(ways[way], f"key {number}"))
+        assert not heartbeat._threads[0]._beats._running, number
+        if not was_interrupted:
+            break
+    assert number > 10
