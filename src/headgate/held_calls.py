@@ -63,15 +63,19 @@ class HeldCalls:
             reservation = self._reserve(args, kwargs)
             if not reservation:
                 return self._refused(reservation.decision, args, kwargs)
-            heartbeat.start(reservation)
             try:
+                heartbeat.start(reservation)
                 given = function(*args, **kwargs)
                 if inspect.iscoroutine(given):
                     given.close()
                     raise ConfigError(f"{name_of(function)} gives a coroutine, which runs later: use AsyncLimiter")
                 return given
             finally:
-                end(reservation)
+                try:
+                    end(reservation)
+                except BaseException:  # a signal's handler raised in the midst of it
+                    end(reservation)
+                    raise
 
         return limited
 
@@ -81,11 +85,15 @@ class HeldCalls:
             reservation = self._reserve(args, kwargs)
             if not reservation:
                 return (yield from self._refused(reservation.decision, args, kwargs))
-            heartbeat.start(reservation)
             try:
+                heartbeat.start(reservation)
                 return (yield from function(*args, **kwargs))
             finally:
-                end(reservation)
+                try:
+                    end(reservation)
+                except BaseException:  # a signal's handler raised in the midst of it
+                    end(reservation)
+                    raise
 
         return limited
 

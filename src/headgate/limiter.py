@@ -33,7 +33,7 @@ from headgate.held_calls import name_of
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.keys import Key, encode_key, whole_number
 from headgate.limit_text import MOST_LIMITS, parse_limits
-from headgate.limits import Limit, units_of
+from headgate.limits import Limit, check_hits, units_of
 from headgate.operation import Operation, Receipt
 from headgate.reservation import AsyncReservation, CountedHolds, Reservation, reserved_or_given_back
 from headgate.stores.guard.choice import answering, rescued
@@ -122,15 +122,23 @@ class _BoundLimiter:
         """What settles holds: it takes amounts as costs are given."""
         return CountedHolds(self._bound, self.counted)
 
-    def _many(self, keys: Iterable[Key], costs: object) -> list[Operation]:
+    def _many(self, every: Sequence[Key], costs: object) -> list[Operation]:
         """Operations, all at one moment where this process knows it; nothing is asked if a key or cost is bad."""
-        every = list(keys)
         now_us = None if self.store.blocking and self._own_clock is None else self._clock.now_us()
         vectors = [self.counted.read(cost) for cost in _each_cost(len(every), costs)]
         groups = len(self.counted.units)
         for key in every:
             encode_key(key)
         return [Operation((key,) * groups, own, now_us=now_us) for key, own in zip(every, vectors, strict=True)]
+
+    def _none_asked(self, costs: Any) -> PythonDecisions:
+        """What `hit_many` gives for no keys; raises ArgumentError for what is wrong whatever the keys are."""
+        check_hits(self.limits)
+        if costs is None or (isinstance(costs, Iterable) and not isinstance(costs, Mapping | str)):
+            _each_cost(0, costs)
+        else:
+            self.counted.read(costs)
+        return PythonDecisions()
 
     def _singly(self, costs: object, keys: int) -> object:
         """Costs of limits of one unit as `hit_many` takes them: each mapping as a number, all else as it is."""
@@ -349,11 +357,15 @@ class Limiter(_BoundLimiter, Acquiring):
         """Decide one request after another, all at one instant; each by itself.
 
         `costs` is one cost for all or one for each. If any key or cost is invalid, none is charged. Where limits
-        count several units, a store that waits for I/O decides each at an instant of its own.
+        count several units, a store that waits for I/O decides each at an instant of its own. Raises as `hit` does,
+        for limits of what is in flight without any key too.
         """
+        every = keys if type(keys) is list else list(keys)
+        if not every:
+            return self._none_asked(costs)
         if not self._is_plain:
-            return PythonDecisions(map(self._bound.decide, self._many(keys, costs)))
-        every, own = keys if type(keys) is list else list(keys), self._listed(costs)
+            return PythonDecisions(map(self._bound.decide, self._many(every, costs)))
+        own = self._listed(costs)
         decisions: Decisions
         try:
             decisions = self._bound.hit_many(every, own)
@@ -494,10 +506,13 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
 
     async def hit_many(self, keys: Iterable[Key], costs: Cost | Iterable[Cost] | None = None) -> Decisions:
         """See `Limiter.hit_many`."""
+        every = keys if type(keys) is list else list(keys)
+        if not every:
+            return self._none_asked(costs)
         if not self._is_plain:
-            asked = [answered(self._bound.decide(operation)) for operation in self._many(keys, costs)]
+            asked = [answered(self._bound.decide(operation)) for operation in self._many(every, costs)]
             return PythonDecisions(await asyncio.gather(*asked))
-        every, own = keys if type(keys) is list else list(keys), self._listed(costs)
+        own = self._listed(costs)
         decisions: Decisions
         try:
             decisions = await answered(self._bound.hit_many(every, own))

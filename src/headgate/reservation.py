@@ -16,7 +16,7 @@ from headgate import collector, core, heartbeat
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision
 from headgate.drive import answered, answered_in_any_case, begun
-from headgate.errors import RateLimited, StoreError
+from headgate.errors import HeadgateError, RateLimited, StoreError
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of
 
 log = logging.getLogger("headgate")
@@ -210,12 +210,26 @@ def enter(reservation: Reservation) -> Reservation:
     """What happens where a block begins."""
     if not reservation:
         raise RateLimited(reservation.decision)
-    heartbeat.start(reservation)
+    try:
+        heartbeat.start(reservation)
+    except BaseException as error:  # a signal's handler raised in the midst of it: the block does not begin
+        leave(reservation, type(error))
+        raise
     return reservation
 
 
 def leave(reservation: Reservation, kind: type[BaseException] | None) -> None:
     """What happens where a block ends, by an error of this kind or by none."""
+    try:
+        _leave(reservation, kind)
+    except HeadgateError:
+        raise
+    except BaseException:  # a signal's handler raised in the midst of it: else its lease would be extended for ever
+        _leave(reservation, kind)
+        raise
+
+
+def _leave(reservation: Reservation, kind: type[BaseException] | None) -> None:
     if collector.in_collector():
         collector.call_later(partial(leave, reservation, kind))
         return

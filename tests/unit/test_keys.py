@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import ArgumentError
+from headgate import ArgumentError, AsyncLimiter, Limiter
 from headgate.keys import check_ago, check_now, encode_key
+from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
 from subjects import make_limiter
@@ -141,6 +143,24 @@ def test_as_many_costs_as_keys(core: str) -> None:
     assert limiter.hit_many([]).allowed == []
     assert limiter.hit_many(iter(["a", "b"]), iter([5, 6])).allowed == [True, False]
     assert limiter.hit_many(("c",), 6).allowed_count == 0
+
+
+@pytest.mark.parametrize("store", ["memory", "redis"])
+@pytest.mark.parametrize("text", ["5/hour", "5/hour; 9 tokens/hour"])
+def test_no_keys_are_answered_alike_on_every_store(core: str, store: str, text: str) -> None:
+    asked = make_limiter(core, text, ManualClock()).store if store == "memory" else RedisStore("redis://127.0.0.1:1")
+    limiter = Limiter(text, store=asked)
+    right: tuple[Any, ...] = (None, 2, {"requests": 2}, [], ())
+    wrong: tuple[Any, ...] = (-1, 1.5, [1], {"euro": 2})
+    for costs in right:
+        assert limiter.hit_many([], costs).allowed == []
+    for costs in wrong:
+        with pytest.raises(ArgumentError):
+            limiter.hit_many([], costs)
+    with pytest.raises(ArgumentError, match="counts what is in flight, and a hit never ends"):
+        Limiter(f"{text}; 5 concurrent", store=asked).hit_many([])
+    with pytest.raises(ArgumentError, match="counts what is in flight, and a hit never ends"):
+        asyncio.run(AsyncLimiter(f"{text}; 5 concurrent", store=asked).hit_many([]))
 
 
 @pytest.mark.parametrize(

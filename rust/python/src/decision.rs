@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 use smallvec::SmallVec;
 
-/// What may decide where a store does not; `headgate.decision.DEGRADED` without the first.
+/// What may decide where a store does not, as `headgate.decision.ON_STORE_ERROR`.
 const DEGRADED: [&str; 3] = ["local", "open", "closed"];
 
 /// What decided where the table was full.
@@ -24,10 +24,9 @@ fn degraded(full: Option<OnFull>) -> &'static str {
 
 /// The answer for one request: yes, not until then, or never. `bool(decision)` is `allowed`.
 ///
-/// `limit`, `remaining` and `reset_after` are those of `binding`, the binding limit: of those
-/// that refuse the one with the longest wait, else the one nearest to refusing. They are None where
-/// no limit applied. `retry_after` is 0.0 when allowed and None when waiting cannot help.
-/// `degraded` says what decided where the store did not, see `DEGRADED`.
+/// `limit`, `remaining` and `reset_after` are those of `binding`, the binding limit: of those that refuse the one with
+/// the longest wait, else the one nearest to refusing. They are None where no limit applied. `retry_after` is 0.0 when
+/// allowed and None when waiting cannot help. `degraded` says what decided where the store did not, see `OnStoreError`.
 #[pyclass(frozen, module = "headgate.decision")]
 pub struct Decision {
     definitions: Py<PyTuple>,

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use headgate_core::table::answer::Answer;
 use headgate_core::table::known_hold::Measured;
-use pyo3::PyClass;
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString};
+use pyo3::{PyClass, PyTypeInfo};
 use smallvec::SmallVec;
 
 use crate::amounts::{amounts_of, extensions_of, lease_of};
@@ -203,7 +204,11 @@ impl Reservation {
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("headgate.reservation")?.call_method1("enter", (slf,))
+        let entered = slf.py().import("headgate.reservation")?.call_method1("enter", (slf,));
+        if entered.as_ref().is_err_and(|error| is_interrupt(slf.py(), error)) {
+            let _ = leave(slf, PyKeyboardInterrupt::type_object(slf.py()).as_any());
+        }
+        entered
     }
 
     fn __exit__(
@@ -212,7 +217,11 @@ impl Reservation {
         _error: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        slf.py().import("headgate.reservation")?.call_method1("leave", (slf, kind)).map(|_| ())
+        let left = leave(slf, kind);
+        if left.as_ref().is_err_and(|error| is_interrupt(slf.py(), error)) {
+            let _ = leave(slf, kind); // a lease that is extended on and on would never end
+        }
+        left
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -220,4 +229,15 @@ impl Reservation {
         let repeated = if self.repeated { "True" } else { "False" };
         Ok(format!("Reservation(id='{}', allowed={allowed}, repeated={repeated})", self.id(py)))
     }
+}
+
+/// What happens where a block ends.
+fn leave(reservation: &Bound<'_, Reservation>, kind: &Bound<'_, PyAny>) -> PyResult<()> {
+    reservation.py().import("headgate.reservation")?.call_method1("leave", (reservation, kind)).map(drop)
+}
+
+/// Whether the handler of a signal raised this: what Headgate raises itself is of another kind.
+fn is_interrupt(py: Python<'_>, error: &PyErr) -> bool {
+    let own = py.import("headgate.errors").and_then(|errors| errors.getattr("HeadgateError"));
+    own.is_ok_and(|own| !error.is_instance(py, &own))
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from headgate.limits.buckets import LeakyBucket, LeakyQueue, StepwiseBucket, TokenBucket
 from headgate.limits.calendar_window import CalendarWindow
 from headgate.limits.concurrent import Concurrent
-from headgate.limits.limit import Limit, check_rates, groups_of, units_of
+from headgate.limits.limit import Limit, check_hits, check_rates, groups_of, never_ends, units_of
 from headgate.limits.windows import EXACT_UP_TO, FixedWindow, SlidingLog, SlidingWindow, is_exact
 
 __all__ = [
@@ -25,8 +25,10 @@ __all__ = [
     "SlidingWindow",
     "StepwiseBucket",
     "TokenBucket",
+    "check_hits",
     "check_rates",
     "groups_of",
     "is_exact",
+    "never_ends",
     "units_of",
 ]

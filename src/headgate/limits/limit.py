@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from headgate.amounts import REQUESTS, check_limit_amount, check_unit, is_money, number_text
-from headgate.errors import ConfigError
+from headgate.errors import ArgumentError, ConfigError
 from headgate.periods import parse_period, period_text
 from headgate.units import CompiledLimit
 
@@ -91,6 +91,18 @@ def check_rates(limits: Iterable[Limit]) -> None:
     """Raise ConfigError for the first of these limits that is no rate."""
     for limit in limits:
         limit.check_rate()
+
+
+def check_hits(limits: Iterable[Limit]) -> None:
+    """Raise ArgumentError for the first of these limits that is no rate, where a hit would never end."""
+    for limit in limits:
+        if not limit.is_rate:
+            raise never_ends(limit)
+
+
+def never_ends(limit: object) -> ArgumentError:
+    """The error of a hit under a limit that counts what is in flight: nothing would free its place."""
+    return ArgumentError(f'"{limit}" counts what is in flight, and a hit never ends: reserve, and commit at the end')
 
 
 def units_of(limits: Iterable[Limit]) -> tuple[str, ...]:

@@ -145,10 +145,7 @@ class RuleWaits:
                 for name, rule in waiting.lines.items()
             },
         )
-        stands, wait_us = yield from self._enter(waiting, arrival, at, decision)
-        if not stands:
-            return (yield from self._refuse(waiting, at, wait_us))
-        return (yield from self._wait(waiting, arrival, ready_us))
+        return (yield from self._wait(waiting, arrival, at, decision, ready_us))
 
     def _enter(
         self, waiting: Waiting, arrival: Arrival, at: LineName, decision: Decision
@@ -163,29 +160,39 @@ class RuleWaits:
         now_us = self._clock.now_us()
         return self.lines.enter(arrival, at, waiting.left_us(at, now_us), now_us)
 
-    def _wait(self, waiting: Waiting, arrival: Arrival, ready_us: int) -> Generator[Any, Any, Answer]:
+    def _wait(
+        self, waiting: Waiting, arrival: Arrival, at: LineName, decision: Decision, ready_us: int
+    ) -> Generator[Any, Any, Answer]:
         """Wait in line, and leave it however that ends."""
         admitted = False
         arrival.abandon = partial(self._leave, waiting, arrival, admitted=False)
-        self._arrivals.add(arrival)
         try:
+            stands, wait_us = yield from self._enter(waiting, arrival, at, decision)
+            if not stands:
+                return (yield from self._refuse(waiting, at, wait_us))
+            self._arrivals.add(arrival)
             self._tell()
             waiting.departure.begin(arrival.call)
             answer = yield from self._until_answered(waiting, arrival, ready_us)
             admitted = decision_in(answer).allowed
         finally:
-            self._leave(waiting, arrival, admitted=admitted)
+            try:
+                self._leave(waiting, arrival, admitted=admitted)
+            except BaseException:  # a signal's handler raised in the midst of it
+                self._leave(waiting, arrival, admitted=False)
+                raise
         return answer
 
     def _leave(self, waiting: Waiting, arrival: Arrival, *, admitted: bool) -> None:
         """Leave the line, unless it was left already, in place of this request."""
         if arrival.abandon is None:
             return
-        arrival.abandon = None
         self.lines.leave(arrival, self._clock.now_us(), admitted=admitted)
-        self._arrivals.discard(arrival)
-        waiting.departure.end()
-        self._tell()
+        if arrival in self._arrivals:
+            waiting.departure.end()
+            self._arrivals.discard(arrival)
+            self._tell()
+        arrival.abandon = None
 
     def _until_answered(self, waiting: Waiting, arrival: Arrival, ready_us: int) -> Generator[Any, Any, Answer]:
         """Ask at the promised moments, but only while no request is ahead; the last answer."""

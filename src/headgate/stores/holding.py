@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ConfigError
 from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key
 from headgate.operation import Operation
@@ -79,8 +79,3 @@ class AsyncHoldingLimits(Protocol):
 
 def _holds_nothing(bound: object) -> ConfigError:
     return ConfigError(f"{type(bound).__name__} does not hold what is settled later: use a store that does")
-
-
-def never_ends(limit: object) -> ArgumentError:
-    """The error of a hit under a limit that counts what is in flight: nothing would free its place."""
-    return ArgumentError(f'"{limit}" counts what is in flight, and a hit never ends: reserve, and commit at the end')

@@ -39,13 +39,13 @@ class HoldingTable(PythonTable):
 
     def stats(self) -> dict[str, int]:
         stats = super().stats()
-        with self._lock:
+        with self._lock.free:
             stats["bytes"] += len(self._holds) * _BYTES_PER_HOLD
             return {**stats, "holds": len(self._holds)}
 
     def clear(self) -> None:
         super().clear()
-        with self._lock:
+        with self._lock.free:
             self._holds.clear()
 
     def reserve(
@@ -59,7 +59,7 @@ class HoldingTable(PythonTable):
     ) -> tuple[Decision, bool]:
         """(the decision, whether it was made before) of a hold; `costs` are those of the groups."""
         each = [costs[limit.group] for limit in limits]
-        with self._lock:
+        with self._lock.free:
             former = self._holds.find(asked.digest, now_us)
             if former is not None:
                 check_same(former, limits, names, costs, at_once=asked.at_once)
@@ -99,7 +99,7 @@ class HoldingTable(PythonTable):
         self, asked: Sequence[NamedLimit], digest: bytes, actuals: Sequence[int | None], now_us: int
     ) -> Settlement:
         """Settle a hold; the amounts are checked already, one for each group of it or one for all."""
-        with self._lock:
+        with self._lock.free:
             record = self._holds.find(digest, now_us)
             if record is None:
                 return Settlement("unknown", None, ())
@@ -117,7 +117,7 @@ class HoldingTable(PythonTable):
         self, asked: Sequence[NamedLimit], digest: bytes, lease_us: int, more: Sequence[int], now_us: int
     ) -> Extension:
         """Extend a hold; the amounts are checked already, one for each group of it or one for all."""
-        with self._lock:
+        with self._lock.free:
             record = self._holds.find(digest, now_us)
             if record is None:
                 return Extension("unknown", (), None)
@@ -143,7 +143,7 @@ class HoldingTable(PythonTable):
 
     def reset(self, names: Sequence[StateKey], now_us: int) -> bool:  # type: ignore[override]
         found = super().reset(names, now_us)
-        with self._lock:
+        with self._lock.free:
             return self._holds.forget_keys(names, now_us) or found
 
     def _asked(self, name: StateKey, limit: CompiledLimit, now_us: int, until_us: int | None) -> Any:

@@ -24,8 +24,8 @@ from headgate.holding import (
     write_id,
 )
 from headgate.keys import Key, check_cost, check_now, encode_key
+from headgate.limits import never_ends
 from headgate.operation import Operation
-from headgate.stores.holding import never_ends
 from headgate.stores.python_holding import Asked, HoldingTable
 from headgate.stores.python_table import PythonBoundLimits, PythonDecisions
 

@@ -13,23 +13,22 @@ class TableLock:
 
     That is the handler of a signal that interrupts a decision, and decides itself: if it were let in, what it charges
     would be lost when the decision goes on. What the native core decides is not interrupted.
+
+    `with lock.free:` has the interpreter's own lock: what a handler raises cannot end that between having the lock and
+    knowing it, as it could end an `__enter__` or `__exit__` written in Python.
     """
 
-    __slots__ = ("_acquire", "_is_owned", "_release")
+    __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        lock: Any = threading.RLock()
-        self._is_owned = lock._is_owned
-        self._acquire = lock.acquire
-        self._release = lock.release
+        self._lock: Any = threading.RLock()
 
-    def __enter__(self) -> None:
-        if self._is_owned():
+    @property
+    def free(self) -> Any:
+        """The lock to take; raises StoreUnavailable in the thread that has it."""
+        if self._lock._is_owned():
             raise StoreUnavailable(
                 "a decision was interrupted by a signal whose handler asks the same store: decide outside of handlers, "
                 "or use the native core"
             )
-        self._acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._release()
+        return self._lock

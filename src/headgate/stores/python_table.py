@@ -74,12 +74,12 @@ class PythonTable:
         self._lock = TableLock()
 
     def stats(self) -> dict[str, int]:
-        with self._lock:
+        with self._lock.free:
             size = sys.getsizeof(self._entries) + len(self._entries) * _BYTES_PER_STATE + self._log_entries * 100
             return {"keys": len(self._entries), "bytes": size, **self._counts}
 
     def clear(self) -> None:
-        with self._lock:
+        with self._lock.free:
             self._entries.clear()
             self._log_entries = 0
 
@@ -94,7 +94,7 @@ class PythonTable:
         max_delay_us: int | None,
     ) -> Decision:
         """Decide the checks of one request at one instant: all enforced ones are charged, or none."""
-        with self._lock:
+        with self._lock.free:
             outcome, degraded = self._decide(limits, names, costs, now_us, commit=commit, max_delay_us=max_delay_us)
         return decision_of(limits, costs, outcome, degraded)
 
@@ -133,7 +133,7 @@ class PythonTable:
     ) -> None:
         """Give back what one decision charged up to `ago_us` ago, as far as it still counts."""
         earliest_us = max(0, now_us - ago_us)
-        with self._lock:
+        with self._lock.free:
             for limit, name, cost in zip(limits, names, costs, strict=True):
                 entry = self._entries.get(name)
                 if entry is None:
@@ -149,7 +149,7 @@ class PythonTable:
 
     def reset(self, names: Iterable[StateKey], now_us: int) -> bool:
         """Forget these states; whether one was anything but the same as none."""
-        with self._lock:
+        with self._lock.free:
             live = False
             for name in names:
                 entry = self._entries.get(name)
@@ -159,7 +159,7 @@ class PythonTable:
             return live
 
     def read(self, name: StateKey, limit: CompiledLimit, now_us: int) -> State | None:
-        with self._lock:
+        with self._lock.free:
             return self._stored(name, limit, now_us)
 
     def _asked(self, name: StateKey, limit: CompiledLimit, now_us: int, until_us: int | None) -> Any:

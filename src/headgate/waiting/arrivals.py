@@ -23,7 +23,7 @@ from headgate.forks import told_of_forks
 from headgate.stores.lines import Ticket
 from headgate.stores.protocol import Store
 from headgate.waiting.plan import Plan
-from headgate.waiting.tickets import LineLock
+from headgate.waiting.tickets import is_in_step
 
 LineName = tuple[str, ...]
 """What is limited, and the key that is counted."""
@@ -65,14 +65,14 @@ class ArrivalLines:
     """The lines of one store, by name; safe under threads. It is true where any request stands."""
 
     def __init__(self) -> None:
-        self._lock = LineLock()
+        self._lock = threading.RLock()
         self._lines: dict[LineName, _Line] = {}
         self._numbers = count(1)
         told_of_forks(self)
 
     def after_fork(self) -> None:
         """See `headgate.forks`."""
-        self._lock = LineLock()
+        self._lock = threading.RLock()
         for line in self._lines.values():
             for arrival in line.arrivals:
                 arrival.at = ()
@@ -97,10 +97,11 @@ class ArrivalLines:
             line = self._lines.get(name)
             if line is None or not _agree(line, name, wanted):
                 return
-            line.plan, line.limits = Plan(wanted.limits, states, states_us), wanted.limits
-            line.ahead_us = states_us - now_us
+            plan = Plan(wanted.limits, states, states_us)
             for arrival in line.arrivals:
-                arrival.turn_us = line.plan.turn_us(arrival.wants[name].costs, states_us, join=True) or 0
+                arrival.turn_us = plan.turn_us(arrival.wants[name].costs, states_us, join=True) or 0
+            line.ahead_us, line.limits = states_us - now_us, wanted.limits
+            line.plan = plan
 
     def enter(self, arrival: Arrival, at: LineName, left_us: int, now_us: int) -> tuple[bool, int | None]:
         """Stand last in a line, and wherever it has to stand from now on at the place of this arrival.
@@ -131,7 +132,7 @@ class ArrivalLines:
         with self._lock:
             for name in arrival.wants:
                 line = self._lines.get(name)
-                if line is not None and line.arrivals[0].number < arrival.number:
+                if line is not None and line.arrivals and line.arrivals[0].number < arrival.number:
                     self._move(arrival, name)
                     return True
         return False
@@ -150,14 +151,16 @@ class ArrivalLines:
         return stood
 
     def leave(self, arrival: Arrival, now_us: int, *, admitted: bool) -> None:
-        """Step out of the line, and wake the next. A plan that came true is still good for those behind."""
-        if self._lock.puts_off(partial(self.leave, arrival, now_us, admitted=admitted)):
+        """Step out of the line, and wake the next. A plan that came true is still good for those behind.
+
+        Done again after a signal's handler ended it midway, it finishes what was left.
+        """
+        if is_in_step(self._lock, partial(self.leave, arrival, now_us, admitted=admitted)):
             return
         with self._lock:
-            if arrival.at:
-                line = self._lines[arrival.at]
-                late_us = now_us + line.ahead_us - arrival.turn_us
-                self._step_out(arrival, as_planned=admitted and late_us >= -_AHEAD_US)
+            line = self._lines.get(arrival.at)
+            late_us = 0 if line is None else now_us + line.ahead_us - arrival.turn_us
+            self._step_out(arrival, as_planned=admitted and late_us >= -_AHEAD_US)
 
     def call_abandoned(self, names: Iterable[LineName]) -> None:
         """Have requests that stand first in these lines leave if they never run again: nothing else would call them."""
@@ -168,14 +171,15 @@ class ArrivalLines:
     def _abandoned(self, name: LineName) -> Arrival | None:
         with self._lock:
             line = self._lines.get(name)
-            return line.arrivals[0] if line is not None and line.arrivals[0].is_abandoned else None
+            return line.arrivals[0] if line is not None and line.arrivals and line.arrivals[0].is_abandoned else None
 
     def call(self, names: Iterable[LineName]) -> None:
         """Wake the first of each of these lines."""
         with self._lock:
             for name in names:
-                if name in self._lines:
-                    self._lines[name].arrivals[0].call()
+                line = self._lines.get(name)
+                if line is not None and line.arrivals:
+                    line.arrivals[0].call()
 
     def _move(self, arrival: Arrival, to: LineName) -> None:
         if arrival.at == to:
@@ -186,21 +190,22 @@ class ArrivalLines:
         self._stand(arrival, to)
 
     def _stand(self, arrival: Arrival, at: LineName) -> None:
-        line = self._lines.setdefault(at, _Line())
-        insort(line.arrivals, arrival, key=lambda each: each.number)
         arrival.at = at
+        insort(self._lines.setdefault(at, _Line()).arrivals, arrival, key=lambda each: each.number)
 
     def _step_out(self, arrival: Arrival, *, as_planned: bool) -> None:
-        at, arrival.at = arrival.at, ()
-        line = self._lines[at]
-        was_first = line.arrivals[0] is arrival
-        line.arrivals.remove(arrival)
-        if not as_planned:
-            line.plan = None
-        if not line.arrivals:
-            del self._lines[at]
-        elif was_first:
-            line.arrivals[0].call()
+        line = self._lines.get(arrival.at)
+        if line is not None:
+            was_first = arrival not in line.arrivals or line.arrivals[0] is arrival  # of one that is gone, perhaps
+            if arrival in line.arrivals:
+                line.arrivals.remove(arrival)
+            if not as_planned:
+                line.plan = None
+            if not line.arrivals:
+                del self._lines[arrival.at]
+            elif was_first:
+                line.arrivals[0].call()
+        arrival.at = ()
 
 
 def _agree(line: _Line, name: LineName, wanted: Wanted) -> bool:

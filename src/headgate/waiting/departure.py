@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+
+from headgate.waiting.bell import Bell
 
 
 class ClientLeft(BaseException):
@@ -36,11 +37,11 @@ class Departure:
         """The wait has ended."""
         self._call = None
 
-    def wait(self, event: threading.Event, seconds: float | None) -> None:
-        """Wait in this thread until an event is set, at most so long. Raises ClientLeft once the client is gone."""
-        self.begin(event.set)
+    def wait(self, bell: Bell, seconds: float | None) -> None:
+        """Wait in this thread until a bell is set, at most so long. Raises ClientLeft once the client is gone."""
+        self.begin(bell.set)
         try:
-            event.wait(seconds)
+            bell.wait(seconds)
         finally:
             self.end()
         if self.gone:

@@ -40,12 +40,18 @@ class FreedPlaces:
     def add(self, place: int, call: Callable[[], object]) -> None:
         """Call this whenever places of such a key are freed."""
         with self._lock:
-            self.by_place.setdefault(place, []).append(call)
+            calls = self.by_place.setdefault(place, [])
+            if call not in calls:
+                calls.append(call)
 
     def remove(self, place: int, call: Callable[[], object]) -> None:
+        """Call this no more."""
         with self._lock:
-            calls = self.by_place[place]
-            calls.remove(call)
+            calls = self.by_place.get(place)
+            if calls is None:
+                return
+            if call in calls:
+                calls.remove(call)
             if not calls:
                 del self.by_place[place]
 

@@ -39,7 +39,7 @@ from headgate.waiting.steps import (
     is_held,
 )
 from headgate.waiting.store_lines import StoreLines
-from headgate.waiting.tickets import Line, shared_lines
+from headgate.waiting.tickets import Line, is_in_step, shared_lines
 from headgate.waiting.verdicts import FULL, Verdicts
 
 log = logging.getLogger("headgate")
@@ -124,12 +124,11 @@ class WaitingLines:
                 return answer
             if self._verdicts.hopeless(decision, timeout_us):
                 return (yield from self._verdicts.late(asked, decision))
-        ticket, wait_us = yield from self._join(asked, timeout_us)
-        if ticket is None:
-            return (yield from self._verdicts.refuse(asked, wait_us))
-        ticket.abandon = partial(self._leave, asked, ticket, admitted=False)
-        admitted = False
+        ticket, admitted = Ticket(asked.costs), False
         try:
+            stands, wait_us = yield from self._join(asked, ticket, timeout_us)
+            if not stands:
+                return (yield from self._verdicts.refuse(asked, wait_us))
             if not ticket.called:
                 yield Stand(ticket, timeout_us / US_PER_SECOND)
             if not ticket.called:
@@ -144,7 +143,11 @@ class WaitingLines:
                     break
                 yield from self._pause(asked, ticket, decision, left_us)
         finally:
-            self._leave(asked, ticket, admitted=admitted)
+            try:
+                self._leave(asked, ticket, admitted=admitted)
+            except BaseException:  # a signal's handler raised in the midst of it
+                self._leave(asked, ticket, admitted=False)
+                raise
         return answer if admitted else (yield from self._verdicts.late(asked, decision))
 
     def _pause(self, asked: Request, ticket: Ticket, decision: Decision, left_us: int) -> WaitSteps:
@@ -165,44 +168,45 @@ class WaitingLines:
         if early_us > 0:
             yield Sleep(self._clock.let_pass(early_us))
 
-    def _join(self, asked: Request, timeout_us: int) -> Generator[Read, Any, tuple[Ticket | None, int | None]]:
-        """Join the line; a caller whose turn would come too late gets no ticket, and the wait (None: never).
+    def _join(self, asked: Request, ticket: Ticket, timeout_us: int) -> Generator[Read, Any, tuple[bool, int | None]]:
+        """Join the line: (whether it stands there, the wait), None for never; one whose turn comes too late does not.
 
         The states are read only where there is no plan of the line.
         """
         if self._verdicts.never(asked):
-            return None, None
+            return False, None
         states: Sequence[State | None] | None = None if self._verdicts.has_rates else []
         while True:
             with self._shared.lock:
                 line = self._lines.get(asked.name)
                 if states is not None or (line is not None and line.plan is not None):
-                    return self._join_planned(asked, states, timeout_us)
+                    return self._join_planned(asked, ticket, states, timeout_us)
             states = yield Read(asked.keys)
 
     def _join_planned(
-        self, asked: Request, states: Sequence[State | None] | None, timeout_us: int
-    ) -> tuple[Ticket | None, int | None]:
+        self, asked: Request, ticket: Ticket, states: Sequence[State | None] | None, timeout_us: int
+    ) -> tuple[bool, int | None]:
         line = self._lines.get(asked.name) or Line()
         if line.plan is None:
             states = states or [None] * len(self._limits)
             line.ahead_us = self._verdicts.now_us(states) - self._clock.now_us()
-            line.plan = Plan(self._limits, states, self._verdicts.now_us(states))
+            plan = Plan(self._limits, states, self._verdicts.now_us(states))
             for waiting in line.tickets:
-                waiting.turn_us = line.plan.turn_us(waiting.costs, self._verdicts.now_us(states), join=True) or 0
+                waiting.turn_us = plan.turn_us(waiting.costs, self._verdicts.now_us(states), join=True) or 0
+            line.plan = plan
         now_us = self._clock.now_us() + line.ahead_us
         turn_us = line.plan.turn_us(asked.costs, now_us, join=False)
         if turn_us is None or turn_us - now_us > timeout_us or self._is_full():
-            return None, None if turn_us is None else turn_us - now_us
-        line.plan.turn_us(asked.costs, now_us, join=True)
-        ticket = Ticket(asked.costs, called=not line.tickets, turn_us=turn_us)
+            return False, None if turn_us is None else turn_us - now_us
+        ticket.turn_us, ticket.called = turn_us, not line.tickets
+        ticket.abandon = partial(self._leave, asked, ticket, admitted=False)
+        self._shared.tickets.add(ticket)
+        self._lines[asked.name] = line
+        if self._places is not None and not line.tickets:
+            self._places.add(asked.keys[0], line.call_first)
         line.tickets.append(ticket)
-        self._shared.waiting += 1
-        if asked.name not in self._lines:
-            self._lines[asked.name] = line
-            if self._places is not None:
-                self._places.add(asked.keys[0], line.call_first)
-        return ticket, turn_us - now_us
+        line.plan.turn_us(asked.costs, now_us, join=True)
+        return True, turn_us - now_us
 
     def _is_full(self) -> bool:
         """Whether no more callers may wait; the log says it once."""
@@ -214,28 +218,36 @@ class WaitingLines:
         return True
 
     def _leave(self, asked: Request, ticket: Ticket, *, admitted: bool) -> None:
-        """Step out of the line and call the next. A plan that came true is still good for those behind."""
-        if self._shared.lock.puts_off(partial(self._leave, asked, ticket, admitted=admitted)):
+        """Step out of the line and call the next. A plan that came true is still good for those behind.
+
+        Done again after a signal's handler ended it midway, it finishes what was left.
+        """
+        shared = self._shared
+        if ticket not in shared.tickets or is_in_step(
+            shared.lock, partial(self._leave, asked, ticket, admitted=admitted)
+        ):
             return
-        following = None
-        with self._shared.lock:
+        following: Ticket | None = None
+        with shared.lock:
             line = self._lines.get(asked.name)
-            if line is None or ticket.abandon is None:
-                return  # it was left already, in place of this caller
-            ticket.abandon = None
-            was_first = line.tickets[0] is ticket
-            line.tickets.remove(ticket)
-            self._shared.waiting -= 1
-            if not admitted or self._clock.now_us() + line.ahead_us < ticket.turn_us - AHEAD_US:
-                line.plan = None
-            if not line.tickets:
-                del self._lines[asked.name]
-                if self._places is not None:
-                    self._places.remove(asked.keys[0], line.call_first)
-            elif was_first:
-                following = line.tickets[0]
+            if line is not None:
+                was_first = not line.tickets or line.tickets[0] is ticket
+                if ticket in line.tickets:
+                    line.tickets.remove(ticket)
+                else:
+                    was_first = True  # perhaps it was
+                if not admitted or self._clock.now_us() + line.ahead_us < ticket.turn_us - AHEAD_US:
+                    line.plan = None
+                if not line.tickets:
+                    if self._places is not None:
+                        self._places.remove(asked.keys[0], line.call_first)
+                    del self._lines[asked.name]
+                elif was_first:
+                    following = line.tickets[0]
         if following is not None:
             following.call()
+        ticket.abandon = None
+        shared.tickets.discard(ticket)
 
     def _drop_plan(self, name: str) -> None:
         with self._shared.lock:

@@ -19,6 +19,7 @@ from headgate.errors import HeadgateError
 from headgate.operation import Operation, Receipt
 from headgate.stores.lines import Ticket
 from headgate.waiting import loop_timer
+from headgate.waiting.bell import Bell
 from headgate.waiting.departure import Departure
 from headgate.waiting.steps import (
     Answer,
@@ -42,14 +43,19 @@ def run(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK, departure: De
     doing = _Doing(bound, clock)
     doing.departure = departure
     try:
-        return drive(steps, doing.do)
-    except Exception:
+        try:
+            return drive(steps, doing.do)
+        finally:
+            try:
+                doing.leave()
+            except BaseException:
+                doing.leave()
+                raise
+    except HeadgateError:
         raise
-    except BaseException:  # the thread was interrupted
+    except BaseException:  # the thread was interrupted, also by an Exception: a signal's handler raises what it likes
         doing.undo()
         raise
-    finally:
-        doing.leave()
 
 
 async def run_async(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK) -> Any:
@@ -129,7 +135,7 @@ class _Doing(_Taking):
             case Read(keys):
                 return self._bound.read(keys)
             case Sleep(seconds):
-                sleep = time.sleep if self.departure is None else partial(self.departure.wait, threading.Event())
+                sleep = time.sleep if self.departure is None else partial(self.departure.wait, Bell())
                 return self._interruptible(sleep, seconds)
             case Stand(ticket, seconds):
                 return _stand(ticket, seconds, self.departure)
@@ -145,7 +151,7 @@ class _Doing(_Taking):
         asks, came = self._asks(step), self._came
         try:
             came.extend(map(asks, (step,)))  # of a native store an interrupt comes before or after both, not between
-        except Exception:
+        except HeadgateError:
             self._asked = None
             raise
         answer: Answer = came[0]
@@ -154,7 +160,7 @@ class _Doing(_Taking):
     def _interruptible(self, do: Callable[[Any], Any], what: Any) -> Any:
         try:
             return do(what)
-        except Exception:
+        except HeadgateError:
             raise
         except BaseException:
             self.undo()
@@ -162,10 +168,10 @@ class _Doing(_Taking):
 
     def leave(self) -> None:
         """Leave the line of the store, if one was joined and is not left yet."""
-        leaving, self._leaving = self._leaving, None
-        if leaving is not None:
+        if self._leaving is not None:
             with suppress(HeadgateError):
-                leaving()
+                self._leaving()
+            self._leaving = None
 
     def undo(self) -> None:
         """Give back what was taken, as far as the store answers."""
@@ -275,10 +281,10 @@ def _ask_first(step: AskFirst) -> Any:
 
 
 def _stand(ticket: Ticket, seconds: float, departure: Departure | None = None) -> None:
-    event = threading.Event()
-    ticket.wake = event.set
+    bell = Bell()
+    ticket.wake = bell.set
     if not ticket.called:
-        wait = event.wait if departure is None else partial(departure.wait, event)
+        wait = bell.wait if departure is None else partial(departure.wait, bell)
         wait(seconds if seconds < threading.TIMEOUT_MAX else None)
 
 

@@ -8,6 +8,7 @@ that died is noticed. Only the first of the whole line asks for what it waits fo
 from __future__ import annotations
 
 import logging
+import threading
 from bisect import insort
 from collections.abc import Generator, Sequence
 from functools import partial
@@ -34,7 +35,7 @@ from headgate.waiting.steps import (
     decision_in,
     is_held,
 )
-from headgate.waiting.tickets import Known, KnownLine, LineLock
+from headgate.waiting.tickets import Known, KnownLine, is_in_step
 from headgate.waiting.verdicts import FULL, Verdicts
 
 log = logging.getLogger("headgate")
@@ -48,20 +49,24 @@ class StoreLines:
         self._freed = freed
         self._clock = clock
         self._most = most
-        self._lock = LineLock()
+        self._lock = threading.RLock()
         self._known: dict[str, KnownLine] = {}
-        self.waiting = 0
+        self._tickets: set[Ticket] = set()
         self._told_full = False
         told_of_forks(self)
 
     def after_fork(self) -> None:
         """See `headgate.forks`."""
-        self._lock = LineLock()
-        for known in self._known.values():
-            for _, ticket in known.tickets:
-                ticket.abandon = None
+        self._lock = threading.RLock()
+        for ticket in self._tickets:
+            ticket.abandon = None
+        self._tickets.clear()
         self._known.clear()
-        self.waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many callers of this limiter wait."""
+        return len(self._tickets)
 
     def turn(self, line: StoreLine, asked: Request, timeout_us: int) -> Generator[Any, Any, Answer]:
         """Wait for a turn, at most `timeout_us`. Raises StoreError where the store does not answer."""
@@ -83,8 +88,8 @@ class StoreLines:
         if self._is_full():
             return (yield from self._verdicts.refuse(asked, 1))
         ticket = Ticket(asked.costs)
-        self._enter(line, asked, ticket)
         try:
+            self._enter(line, asked, ticket)
             late_us = yield from self._join(line, place, asked, ticket, timeout_us)
             if late_us is not None:
                 yield Leave()
@@ -93,7 +98,11 @@ class StoreLines:
             answer = yield from self._wait(line, place, asked, ticket, left_us)
             yield Leave()
         finally:
-            self._exit(line, asked, ticket)
+            try:
+                self._exit(line, asked, ticket)
+            except BaseException:  # a signal's handler raised in the midst of it
+                self._exit(line, asked, ticket)
+                raise
         if answer is None:
             return (yield from self._verdicts.refuse(asked, (yield from self._verdicts.alone_us(asked))))
         decision = decision_in(answer)
@@ -256,40 +265,31 @@ class StoreLines:
 
     def _enter(self, line: StoreLine, asked: Request, ticket: Ticket) -> None:
         with self._lock:
-            known = self._known.get(asked.name)
-            if known is None:
-                known = self._known[asked.name] = KnownLine()
-                if self._freed is not None and not line.turns.hears:
-                    known.call_freed = partial(_call_first, line.turns, known)
-                    self._freed.add(asked.keys[0], known.call_freed)
-            known.entered += 1
-            self.waiting += 1
             ticket.abandon = partial(self._exit, line, asked, ticket)
+            self._tickets.add(ticket)
+            known = self._known.setdefault(asked.name, KnownLine())
+            if self._freed is not None and not line.turns.hears and not known.entered:
+                known.call_freed = known.call_freed or partial(_call_first, line.turns, known)
+                self._freed.add(asked.keys[0], known.call_freed)
+            known.entered.add(ticket)
         line.turns.add(ticket)
 
     def _exit(self, line: StoreLine, asked: Request, ticket: Ticket) -> None:
-        """Forget a ticket; the next of this process asks for its turn from now on."""
+        """Forget a ticket; the next of this process asks for its turn from now on. See `WaitingLines._leave`."""
         line.turns.remove(ticket)
-        if self._lock.puts_off(partial(self._exit, line, asked, ticket)):
+        if ticket not in self._tickets or is_in_step(self._lock, partial(self._exit, line, asked, ticket)):
             return
-        leading: Ticket | None = None
         with self._lock:
-            if ticket.abandon is None:
-                return
-            ticket.abandon = None
-            known = self._known[asked.name]
-            led = bool(known.tickets) and known.tickets[0][1] is ticket
-            known.tickets = [each for each in known.tickets if each[1] is not ticket]
-            known.entered -= 1
-            self.waiting -= 1
-            if not known.entered:
-                del self._known[asked.name]
+            known = self._known.get(asked.name)
+            leading = None if known is None else known.forget(ticket)
+            if known is not None and not known.entered:
                 if self._freed is not None and known.call_freed is not None:
                     self._freed.remove(asked.keys[0], known.call_freed)
-            elif led and known.tickets and not known.tickets[0][1].is_first:
-                leading = known.tickets[0][1]
+                del self._known[asked.name]
         if leading is not None:
             leading.call()
+        ticket.abandon = None
+        self._tickets.discard(ticket)
 
 
 def _call_first(turns: Tickets, known: KnownLine) -> None:

@@ -1,4 +1,9 @@
-"""The lines of a process: tickets by key, in the order of their callers, and the plan of each line."""
+"""The lines of a process: tickets by key, in the order of their callers, and the plan of each line.
+
+What a signal's handler raises may end a step anywhere, such as the time limit of a task. So a ticket is noted first and
+forgotten last, leaving its line may be done again, and the locks are the interpreter's own: a `with` of one of Python's
+classes could end between having the lock and knowing it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from headgate.clock import Clock
+from headgate.collector import call_later
 from headgate.decision import NamedLimit
 from headgate.forks import told_of_forks
 from headgate.stores.lines import Ticket
@@ -54,7 +60,7 @@ class KnownLine:
     """How many callers the plan has been told of."""
 
     ahead_us: int = 0
-    entered: int = 0
+    entered: set[Ticket] = field(default_factory=set)
     call_freed: Callable[[], object] | None = None
     """What is called when this process frees a place of the key, where the store might not call."""
 
@@ -64,6 +70,17 @@ class KnownLine:
         if self.plan is None:
             return Known(0, self.generation, 0, None)
         return Known(self.order, self.generation, self.counted, self.plan)
+
+    def forget(self, ticket: Ticket) -> Ticket | None:
+        """Remove a ticket; the one that leads from now on, if another one may have led, and it is not first already."""
+        former = self.tickets
+        self.tickets = [each for each in former if each[1] is not ticket]
+        self.entered.discard(ticket)
+        was_removed_before = ticket.order and len(former) == len(self.tickets)  # and perhaps led
+        if not self.tickets or not (was_removed_before or former[0][1] is ticket):
+            return None
+        leading = self.tickets[0][1]
+        return None if leading.is_first else leading
 
     def uncounted(self, knew: Known, ahead: Sequence[Costs]) -> Sequence[Costs] | None:
         """Of the callers `ahead` that were not known before, those that the plan has not been told of since.
@@ -75,46 +92,31 @@ class KnownLine:
         return ahead[self.counted - knew.counted :]
 
 
-class LineLock:
-    """A lock for steps in which the garbage collector may end a caller whose event loop was closed.
+def is_in_step(lock: Any, leave: Callable[[], object]) -> bool:
+    """Whether this thread is in the midst of a step under a lock; what is to leave a line is done soon in another one.
 
-    That caller steps out of its line in the thread that holds the lock: not at once, but when the step is over.
+    That is so where the garbage collector ends a caller there, whose event loop was closed.
     """
-
-    __slots__ = ("_later", "_lock")
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._later: list[Callable[[], object]] = []
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        later: list[Callable[[], object]] | None = None
-        if self._later:
-            later, self._later = self._later, []
-        self._lock.release()
-        for leave in later or ():
-            leave()
-
-    def puts_off(self, leave: Callable[[], object]) -> bool:
-        """Whether this thread is in such a step already, and will do this when it is over."""
-        is_in_step: bool = self._lock._is_owned()  # type: ignore[attr-defined]
-        if is_in_step:
-            self._later.append(leave)
-        return is_in_step
+    owned: bool = lock._is_owned()
+    if owned:
+        call_later(leave)
+    return owned
 
 
 class Lines:
-    """The lines for the same limits of one store, whichever limiters they are of."""
+    """The lines for the same limits of one store, whichever limiters they are of; `tickets` are those of all lines."""
 
     def __init__(self) -> None:
-        self.lock = LineLock()
+        self.lock = threading.RLock()
         self.by_key: dict[str, Line] = {}
-        self.waiting = 0
+        self.tickets: set[Ticket] = set()
         self.told_full = False
         told_of_forks(self)
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait."""
+        return len(self.tickets)
 
     def call_abandoned(self, name: str) -> None:
         """Have callers that stand first in a line leave if they never run again: nothing else would call them."""
@@ -124,16 +126,15 @@ class Lines:
     def _abandoned(self, name: str) -> Ticket | None:
         with self.lock:
             line = self.by_key.get(name)
-            return line.tickets[0] if line is not None and line.tickets[0].is_abandoned else None
+            return line.tickets[0] if line is not None and line.tickets and line.tickets[0].is_abandoned else None
 
     def after_fork(self) -> None:
         """See `headgate.forks`."""
-        self.lock = LineLock()
-        for line in self.by_key.values():
-            for ticket in line.tickets:
-                ticket.abandon = None
+        self.lock = threading.RLock()
+        for ticket in self.tickets:
+            ticket.abandon = None
+        self.tickets.clear()
         self.by_key.clear()
-        self.waiting = 0
 
 
 def shared_lines(store: Store, limits: tuple[NamedLimit, ...], clock: Clock) -> Lines:

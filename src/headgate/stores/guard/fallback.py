@@ -16,8 +16,8 @@ from headgate.decision import ON_STORE_ERROR, Decision, NamedLimit, OnStoreError
 from headgate.errors import ConfigError
 from headgate.holding import Hold, Reserved, Standing, check_lease, check_name, check_remember
 from headgate.keys import Key, check_cost, encode_key
+from headgate.limits import check_hits
 from headgate.operation import Operation, Receipt
-from headgate.stores.holding import never_ends
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import BoundLimits, StatesAt, read_receipt
 
@@ -107,9 +107,7 @@ class Fallback:
         if not hold.at_once:
             check_lease(hold.lease_us)
             return
-        for definition in self.definitions:
-            if not definition.limit.is_rate:
-                raise never_ends(definition.limit)
+        check_hits(definition.limit for definition in self.definitions)
 
     def _decide(self, operation: Operation, ask: Callable[[Operation], Decision]) -> Decision:
         """The decision; `ask` decides the limits that are decided here."""

@@ -20,8 +20,8 @@ from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import StoreError, StoreKeyError
 from headgate.keys import Key, check_cost, check_now, encode_key
+from headgate.limits import never_ends
 from headgate.operation import Operation
-from headgate.stores.holding import never_ends
 from headgate.stores.protocol import StatesAt
 from headgate.stores.redis.borders import Borders, ServersClock
 from headgate.stores.redis.codec import (

@@ -1,0 +1,29 @@
+"""What a thread that stands in line waits for."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+
+class Bell:
+    """An event that one thread waits for.
+
+    Its lock is the interpreter's own: a signal's handler that raises never leaves that half taken, as it may a
+    `threading.Event`, whose methods are written in Python.
+    """
+
+    __slots__ = ("_silent",)
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def set(self) -> None:
+        """Wake the thread, now or as soon as it waits."""
+        with suppress(RuntimeError):  # it was set already
+            self._silent.release()
+
+    def wait(self, seconds: float | None) -> None:
+        """Wait until it is set, at most so long."""
+        self._silent.acquire(timeout=-1 if seconds is None else seconds)

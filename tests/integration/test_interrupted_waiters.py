@@ -1,0 +1,169 @@
+"""A caller in line in which the handler of a signal raises, wherever Python would run it: its line goes on without it.
+
+The time limit of a Celery task ends it so, and an alarm. A function for profiling is called where handlers are: as a
+function of Python begins, and after each function of C.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import headgate
+from headgate import Gate, Limiter, MemoryStore, Request, heartbeat
+from headgate.stores.protocol import Store
+from headgate.stores.shared.store import SharedStore
+
+HOUSE = str(Path(headgate.__file__).parent)
+PATIENCE_S = 10.0
+
+
+class TimeLimit(Exception):
+    """What the handler raises: as that of Celery's soft limit, an Exception."""
+
+
+class Alarm(BaseException):
+    """What another one raises."""
+
+
+def interrupted(number: int, error: type[BaseException], call: Callable[[], object]) -> bool:
+    """Whether a call was interrupted, as it was to be at its so many-th moment; it has ended before otherwise."""
+    moments = 0
+
+    def told(frame: FrameType, event: str, _: object) -> None:
+        nonlocal moments
+        code = frame.f_code
+        if event in ("call", "c_return") and code.co_filename.startswith(HOUSE) and code.co_name != "<genexpr>":
+            moments += 1
+            if moments == number:
+                sys.setprofile(None)
+                raise error
+
+    sys.setprofile(told)
+    try:
+        call()
+    except error:
+        return True
+    finally:
+        sys.setprofile(None)
+    assert moments < number, "what the handler raised was lost"
+    return False
+
+
+def passes_for_others(acquire: Callable[[], Any]) -> bool:
+    """Whether another thread passes, which waits in the same line."""
+    passed: list[bool] = []
+    other = threading.Thread(target=lambda: passed.append(bool(acquire())), daemon=True)
+    other.start()
+    other.join(PATIENCE_S)
+    return passed == [True]
+
+
+def nobody_waits(limiter: Limiter) -> bool:
+    """Whether no caller of a limiter is left in any line of this process."""
+    lines = limiter._lines
+    return not (lines._shared.waiting or lines._shared.by_key or lines._in_store.waiting or lines._places)
+
+
+@pytest.fixture(params=["native", "python", "zone"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    kept: Store = (
+        SharedStore(tmp_path / "zone", size=16 << 20) if request.param == "zone" else MemoryStore(core=request.param)
+    )
+    yield kept
+    kept.close()
+
+
+@pytest.mark.parametrize("error", [TimeLimit, Alarm])
+def test_a_caller_that_is_interrupted_anywhere_leaves_the_line_of_a_rate(
+    store: Store, error: type[BaseException]
+) -> None:
+    limiter = Limiter("1/2 ms bucket", store=store)
+    for number in count(1):
+        acquire = partial(limiter.acquire, f"key {number}", timeout=PATIENCE_S)
+        while limiter.hit(f"key {number}"):
+            pass
+        was_interrupted = interrupted(number, error, acquire)
+        assert nobody_waits(limiter), number
+        assert passes_for_others(acquire), number
+        if not was_interrupted:
+            break
+    assert number > 100
+
+
+@pytest.mark.parametrize("error", [TimeLimit, Alarm])
+def test_a_caller_that_is_interrupted_anywhere_leaves_the_line_of_places_and_holds_none(
+    request: pytest.FixtureRequest, store: Store, error: type[BaseException]
+) -> None:
+    limiter = Limiter("1 concurrent", store=store)
+    lease = 0.05 if "python" in request.node.name else 600  # there a place may be held until the lease ends
+    for number in count(1):
+        acquire = partial(limiter.acquire, f"key {number}", timeout=PATIENCE_S, lease=lease)
+        held = limiter.reserve(f"key {number}", lease=600)
+        freeing = threading.Timer(0.002, held.commit)
+        freeing.start()
+        was_interrupted = interrupted(number, error, acquire)
+        freeing.join()
+        assert nobody_waits(limiter), number
+        if not was_interrupted:
+            break
+        assert passes_for_others(acquire), number
+    assert number > 100
+
+
+@pytest.mark.parametrize("error", [TimeLimit, Alarm])
+def test_a_request_that_is_interrupted_anywhere_leaves_the_line_of_its_rule(
+    store: Store, error: type[BaseException]
+) -> None:
+    rule = {"name": "all", "by": ["ip"], "limits": "1/2 ms bucket", "wait": "1s"}
+    gate = Gate({"version": 1, "rules": [rule]}, store=store)
+    for number in count(1):
+        acquire = partial(gate.acquire, Request(client_ip=f"10.0.{number >> 8}.{number & 255}"))
+        while gate.hit(*acquire.args):
+            pass
+        was_interrupted = interrupted(number, error, acquire)
+        assert (gate._waits.waiting, bool(gate._waits.lines)) == (0, False), number
+        assert passes_for_others(acquire), number
+        if not was_interrupted:
+            break
+    assert number > 100
+
+
+@pytest.mark.parametrize("error", [TimeLimit, Alarm])
+@pytest.mark.parametrize("way", ["block", "function", "generator"])
+def test_no_lease_is_extended_any_more_whose_holder_was_interrupted(
+    store: Store, error: type[BaseException], way: str
+) -> None:
+    limiter = Limiter("1 concurrent; 1000000/hour bucket", store=store)
+
+    def block(key: str) -> None:
+        with limiter.reserve(key, lease=600):
+            pass
+
+    @limiter.limit(key=lambda key: key, lease=600)
+    def function(key: str) -> None:
+        pass
+
+    @limiter.limit(key=lambda key: key, lease=600)
+    def generator(key: str) -> Iterator[str]:
+        yield key
+
+    ways: dict[str, Callable[[str], object]] = {
+        "block": block,
+        "function": function,
+        "generator": lambda key: list(generator(key)),
+    }
+    for number in count(1):
+        was_interrupted = interrupted(number, error, partial(ways[way], f"key {number}"))
+        assert not heartbeat._threads[0]._beats._running, number
+        if not was_interrupted:
+            break
+    assert number > 10
