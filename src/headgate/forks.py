@@ -34,24 +34,24 @@ def told_of_forks(made: Forked) -> None:
 class ProcessLock:
     """A lock between the threads of one process; a child process begins with a new one.
 
+    `with lock.current:` has the interpreter's own lock: what a signal's handler raises cannot end that between having
+    the lock and knowing it, and a child that was forked under the lock gives back the one that it has.
+
     `kind` is `Lock`, or `RLock` where what runs under the lock may ask for it again, as in a handler of a signal.
     """
 
-    __slots__ = ("__weakref__", "_kind", "_lock")
+    __slots__ = ("__weakref__", "_kind", "current")
+
+    current: Any
+    """The lock of this process."""
 
     def __init__(self, kind: Callable[[], Any] = Lock) -> None:
-        self._kind, self._lock = kind, kind()
+        self._kind, self.current = kind, kind()
         told_of_forks(self)
 
     def after_fork(self) -> None:
         """See `told_of_forks`."""
-        self._lock = self._kind()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.current = self._kind()
 
 
 def _after_fork() -> None:

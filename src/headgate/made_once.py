@@ -21,7 +21,7 @@ def made_once(make: Callable[..., T]) -> Callable[..., T]:
     made = cache(make)
 
     def make_alone(*arguments: Hashable, **named: Hashable) -> T:
-        with lock:
+        with lock.current:
             return made(*arguments, **named)
 
     return cache(make_alone)

@@ -19,6 +19,7 @@ import pytest
 
 import headgate
 from headgate import Gate, Limiter, MemoryStore, Request, heartbeat
+from headgate.made_once import made_once
 from headgate.stores.protocol import Store
 from headgate.stores.shared.store import SharedStore
 
@@ -167,3 +168,14 @@ def test_no_lease_is_extended_any_more_whose_holder_was_interrupted(
         if not was_interrupted:
             break
     assert number > 10
+
+
+@pytest.mark.parametrize("error", [TimeLimit, Alarm])
+def test_no_lock_of_a_process_is_kept_by_a_thread_that_was_interrupted(error: type[BaseException]) -> None:
+    for number in count(1):
+        making: Callable[[], object] = made_once(object)
+        was_interrupted = interrupted(number, error, making)
+        assert passes_for_others(making), number
+        if not was_interrupted:
+            break
+    assert number > 2

@@ -17,7 +17,7 @@ def test_a_lock_that_a_thread_of_the_parent_has_is_free_in_a_child() -> None:
     lock, held, done = ProcessLock(), threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lock:
+        with lock.current:
             held.set()
             done.wait()
 
@@ -26,12 +26,23 @@ def test_a_lock_that_a_thread_of_the_parent_has_is_free_in_a_child() -> None:
     held.wait()
     child = os.fork()
     if not child:
-        taking = threading.Thread(target=lock.__enter__, daemon=True)
+        taking = threading.Thread(target=lock.current.acquire, daemon=True)
         taking.start()
         taking.join(CHILD_WITHIN_S)
         os._exit(taking.is_alive())
     done.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    with lock:
-        assert not lock._lock.acquire(blocking=False)
+    with lock.current:
+        assert not lock.current.acquire(blocking=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_that_was_forked_under_a_lock_gives_it_back() -> None:
+    lock = ProcessLock()
+    child = 0
+    with lock.current:
+        child = os.fork()
+    if not child:
+        os._exit(not lock.current.acquire(blocking=False))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

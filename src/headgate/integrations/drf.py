@@ -186,7 +186,7 @@ class _Enforcers:
     def of(self, throttle: type[RateLimitThrottle], rate: str | None, scope: str) -> Enforcer:
         """For the limits that a scope has in settings, or without those for the throttle's own."""
         current = site()
-        with self._lock:
+        with self._lock.current:
             if self._site is not current:
                 self._site, self._made = current, {}
             enforcer = self._made.get((throttle, rate, scope))

@@ -84,7 +84,7 @@ class GateParts:
     def remember(self, response_id: object, usage: Usage) -> None:
         """Remember the tokens of a response that later calls may refer to."""
         if isinstance(response_id, str) and 0 < len(response_id) <= _LONGEST_ID:
-            with self._lock:
+            with self._lock.current:
                 self._responses[response_id] = usage.input + usage.output
                 if len(self._responses) > _MOST_RESPONSES:
                     self._responses.popitem(last=False)

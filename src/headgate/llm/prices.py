@@ -115,7 +115,7 @@ class PriceBook:
             return known
         if len(model) > LONGEST_MODEL:
             return None
-        with self._lock:
+        with self._lock.current:
             known = self._by_name.get(model)
             if known is not None:
                 self._by_name.move_to_end(model)

@@ -116,13 +116,13 @@ class _Remembered:
     def get(self, vocabulary: str, count: Count, text: str) -> int:
         """The count of a text that came before, made anew the second time that it comes."""
         name = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=vocabulary.encode()).digest()
-        with self._lock:
+        with self._lock.current:
             known = self._counts.get(name)
             if known is not None:
                 self._counts.move_to_end(name)
                 return known
         tokens = count(text)
-        with self._lock:
+        with self._lock.current:
             self._counts[name] = tokens
             if len(self._counts) > _MOST_REMEMBERED:
                 self._counts.popitem(last=False)

@@ -54,7 +54,7 @@ class Webhook:
         now_us = self._clock.now_us()
         for limit in limits:
             name = _name(limit)
-            with self._lock:
+            with self._lock.current:
                 if self._told.get(name, 0) > now_us:
                     continue
                 self._told[name] = now_us + limit.reset_after_us
@@ -82,7 +82,7 @@ class Webhook:
             try:
                 limit = self._waiting.get(timeout=_IDLE_S)
             except Empty:
-                with self._lock:
+                with self._lock.current:
                     if self._waiting.empty():
                         self._process = 0
                         return

@@ -175,7 +175,7 @@ class _BoundPolicy:
         compiled = read_policy(policy)
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
-        with self._reloading:  # all that follows this gate follows one policy, also where two threads reload it
+        with self._reloading.current:  # all that follows this gate follows one policy, also where two threads reload it
             for check in list(self.before_reload):
                 check(compiled)
             self._take_policy(compiled)
@@ -187,7 +187,7 @@ class _BoundPolicy:
 
         A subclass's own is given as it is.
         """
-        with self._reloading:
+        with self._reloading.current:
             native, resolver = self._native, self._resolver
         calls: Any = _PythonCalls(resolver) if native is None else core.native.GateCalls(native, resolver)  # type: ignore[union-attr]
         method, usual, own = self._shortcuts(calls)[0]

@@ -120,31 +120,31 @@ class Destination:
 
     def hold(self, now_us: int, duration_us: int) -> None:
         """Send nothing for so long; what holds longer stays."""
-        with self._lock:
+        with self._lock.current:
             if now_us + duration_us > self._held_until_us:
                 self._held_until_us = now_us + duration_us
                 self._spread_us = min(duration_us // 10, LARGEST_SPREAD_US)
 
     def add_call(self) -> None:
         """A call begins."""
-        with self._lock:
+        with self._lock.current:
             self._budget.add_call()
 
     def take_retry(self, now_us: int) -> bool:
         """Whether one more retry is within the budget; if so, it is spent."""
-        with self._lock:
+        with self._lock.current:
             return self._budget.take(now_us)
 
     def give_retry_back(self) -> None:
         """A retry was what the server had asked for."""
-        with self._lock:
+        with self._lock.current:
             self._budget.give_back()
 
     def rejects(self, now_us: int, random: Callable[[], float]) -> float:
         """The chance that was thrown, if it fell so that a call is rejected, which is counted; else 0."""
         if self._throttle is None:
             return 0.0
-        with self._lock:
+        with self._lock.current:
             chance = self._throttle.chance(now_us)
             if chance == 0 or random() >= chance:
                 return 0.0
@@ -154,7 +154,7 @@ class Destination:
     def count(self, now_us: int, *, accepted: bool) -> None:
         """The outcome of what was sent."""
         if self._throttle is not None:
-            with self._lock:
+            with self._lock.current:
                 self._throttle.count(now_us, accepted=accepted)
 
 
@@ -174,7 +174,7 @@ class Destinations:
     def of(self, key: Key, now_us: int) -> Destination:
         """The destination of a key; raises ArgumentError for what is no key."""
         name = encode_key(key)
-        with self._lock:
+        with self._lock.current:
             destination = self._destinations.get(name)
             if destination is not None:
                 self._destinations.move_to_end(name)

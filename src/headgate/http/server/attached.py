@@ -31,7 +31,7 @@ class Attached(Generic[T]):
         known = self._known.get(id(owner))
         if known is not None and known[0]() is owner:
             return known[1]
-        with self._lock:
+        with self._lock.current:
             known = self._known.get(id(owner))
             if known is not None and known[0]() is owner:
                 return known[1]

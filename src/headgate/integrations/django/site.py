@@ -143,14 +143,14 @@ class CurrentSite:
         self._site: Site | None = None
 
     def __call__(self) -> Site:
-        with self._lock:
+        with self._lock.current:
             if self._site is None:
                 self._site = Site(self._read())
             return self._site
 
     def forget(self) -> None:
         """The settings were changed, as tests do: all begins anew."""
-        with self._lock:
+        with self._lock.current:
             self._site = None
 
 

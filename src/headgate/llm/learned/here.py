@@ -118,7 +118,7 @@ class LearnedHere:
             samples = self._of_few(name)
             if samples is None:
                 return None
-        with self._lock:
+        with self._lock.current:
             if samples.weight + len(self._unread) >= samples.due:
                 self._read()
             bucket = samples.quantile(OUTPUT_PERCENT)
@@ -133,7 +133,7 @@ class LearnedHere:
         few, many = 0 if own is None else own.weight, 0 if of_model is None else of_model.weight
         unread = len(self._unread)
         if unread and (few + unread >= FEWEST or many < FEWEST <= many + unread):
-            with self._lock:
+            with self._lock.current:
                 self._read()
             own, of_model = self._own_and_models(name)
         if own is not None and own.weight >= FEWEST:
@@ -152,12 +152,12 @@ class LearnedHere:
         if weight + unread < FEWEST:
             return 1000
         if unread and weight + unread >= due:  # they may change what is told
-            with self._lock:
+            with self._lock.current:
                 self._read()
             of_model = self._of_models.get(model)
         if of_model is None or of_model.input.weight < FEWEST:
             return 1000
-        with self._lock:
+        with self._lock.current:
             return _PERMILLE * (of_model.input.quantile(INPUT_PERCENT) or _LARGEST)
 
     def settled(
@@ -170,7 +170,7 @@ class LearnedHere:
 
     def _read_many(self) -> None:
         """Learn from the calls that were settled, of which there are enough."""
-        with self._lock:
+        with self._lock.current:
             self._read()
 
     def _read(self) -> None:
@@ -217,7 +217,7 @@ class LearnedHere:
         return of_model, of_size, of_key
 
     def coverage(self) -> dict[str, Coverage]:
-        with self._lock:
+        with self._lock.current:
             self._read()
             found = {model: of_model.coverage for model, of_model in self._of_models.items()}
             return {

@@ -141,7 +141,7 @@ class SharedLearned(LearnedHere):
             self.start()
 
     def start(self) -> None:
-        with self._lock:
+        with self._lock.current:
             if self._is_running or self._is_closed:
                 return
             self._is_running, self._read_from = True, MOST_UNREAD
@@ -163,7 +163,7 @@ class SharedLearned(LearnedHere):
     def share(self) -> bool:
         """Tell the place what is not told, and read what all processes saw; whether it answered."""
         with self._sharing:
-            with self._lock:
+            with self._lock.current:
                 self._sent = self._sent or self._gather()
             sent = self._sent
             if sent is None:
@@ -173,7 +173,7 @@ class SharedLearned(LearnedHere):
             except Exception as error:  # whatever it is, calls go on
                 self._failed(error, sent)
                 return False
-            with self._lock:
+            with self._lock.current:
                 self._sent = None
                 for name, found in zip(sent.names, counts, strict=True):
                     self._adopt(name, found)
