@@ -63,7 +63,10 @@ def texts(value: Any) -> list[Any]:
 
 
 def only_python_can_say(kind: type[Request], given: dict[str, Any]) -> bool:
-    """Whether there is text that is no ASCII, something of a wrong kind, or a choice of a framework's parser."""
+    """Whether there is text that is no ASCII, something of a wrong kind, or a choice of a framework's parser.
+
+    So it is with a root path in the middle of a path: that has several other forms.
+    """
     odd = any(not (part.isascii() if isinstance(part, str | bytes) else part is None or isinstance(part, int))
               for part in texts(given))  # fmt: skip
     odd = odd or any(
@@ -73,6 +76,10 @@ def only_python_can_say(kind: type[Request], given: dict[str, Any]) -> bool:
     )
     if kind in WSGI or odd or not isinstance(given.get("headers"), list | tuple):
         return odd or kind in ASGI
+    if not isinstance(given.get("client"), list | tuple | None):
+        return True
+    if issubclass(kind, AsgiRequest) and len(kind(given).other_paths()) > 1:
+        return True
     names = [name.replace(b"_", b"-") for name, _ in given["headers"]]
     return kind is StarletteRequest and len(set(names)) < len(names)
 
