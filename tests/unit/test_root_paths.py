@@ -32,6 +32,7 @@ from headgate.integrations.django import DjangoRequest
 from headgate.integrations.fastapi import RateLimitMiddleware as FastAPIMiddleware
 from headgate.integrations.flask import RateLimitMiddleware as FlaskMiddleware
 from headgate.integrations.litestar import RateLimitPlugin
+from headgate.policy.subject import RootedPath
 from headgate.testing import ManualClock
 
 POLICY = {
@@ -190,3 +191,12 @@ def test_a_header_that_is_no_mount_changes_no_path() -> None:
     gate = Gate(POLICY, clock=ManualClock())
     environ = {**RequestFactory().get("/login").environ, "SCRIPT_NAME": "/shop", "HTTP_SCRIPT_NAME": "/other"}
     assert all(gate.hit(WsgiRequest(dict(environ))) for _ in range(2))
+
+
+def test_a_header_of_millions_of_mounts_is_looked_at_where_the_mount_may_be() -> None:
+    """Looked at one by one they would take minutes, which a client could have of any mounted application."""
+    environ = {**RequestFactory().get("/login").environ, "SCRIPT_NAME": "/a1"}
+    assert WsgiRequest(environ | {"HTTP_SCRIPT_NAME": "," * 4_000_000}).path == "/a1/login"
+    path = WsgiRequest(environ | {"HTTP_SCRIPT_NAME": "," * 4_000_000 + "/a1"}).path
+    assert isinstance(path, RootedPath)
+    assert path.others == ("/login",)

@@ -188,8 +188,11 @@ def inner_path(environ: Environ) -> str:
     mount, told = environ.get("SCRIPT_NAME"), environ.get("HTTP_SCRIPT_NAME")
     if not mount or not told:
         return ""
+    excess = len(told) - len(mount)
+    if excess > 0:  # of several lines gunicorn takes the last: what comes before it need not be looked at
+        told = told[excess - 1 :].partition(",")[2]
     while not mount.startswith(told):
-        told = told.partition(",")[2]  # of several lines gunicorn takes the last
+        told = told.partition(",")[2]
     inner = mount[len(told) :] + environ.get("PATH_INFO", "")
     return path_text(inner.encode("latin-1")) or "/" if told else ""
 
