@@ -89,7 +89,7 @@ def test_an_exemption_of_paths_leaves_rules_for_descriptors() -> None:
 
 def test_entries_beside_conditions_of_requests_are_a_warning() -> None:
     both = "name: a, by: [ip], limits: 5/day, match: {entries: {user: true}, %s}"
-    told = "never applies: a descriptor, which entries are of, has no %s"
+    told = "never applies: entries are of descriptors, and a descriptor has no %s"
     for condition, name in (("method: GET", "method"), ("path: /a", "path"), ("header: {A: b}", "header")):
         assert warnings_about(both % condition) == [f"rules[0].match: {told % name}"]
     assert warnings_about(both % "ip: 10.0.0.0/8") == []
@@ -209,7 +209,7 @@ def test_proxies_that_are_every_client_are_a_warning(network: str) -> None:
 def test_a_ruleset_without_rules_is_a_warning() -> None:
     more = "rulesets: {none: [], some: [a]}\n"
     assert warnings_about("name: a, by: [ip], limits: 5/day", more=more) == [
-        "rulesets.none: has no rules: every request that is asked about with it passes, and is not counted"
+        "rulesets.none: has no rules: every request that is decided by it passes, and is not counted"
     ]
 
 

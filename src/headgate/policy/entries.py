@@ -1,6 +1,6 @@
-"""What a policy reads of a descriptor's entries: conditions, and the parts of keys.
+"""Conditions on a descriptor's entries, and the parts of keys that entries give.
 
-Of the entries the key is compared exactly; a value exactly, or with a pattern in which each `*` stands for any text.
+The key of an entry is compared exactly; its value exactly, or with a pattern in which each `*` matches any text.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from headgate.policy.subject import REPEATED, Subject
 
 @dataclass(frozen=True, slots=True)
 class EntryValues:
-    """Values of an entry: these texts, and all that are like one of these patterns."""
+    """Values of an entry: these texts, and all that match one of these patterns."""
 
     texts: frozenset[str]
     patterns: tuple[str, ...] = ()
 
     def has(self, value: str) -> bool:
-        """Whether a value is among them."""
+        """Whether a value is one of them."""
         return value in self.texts or any(is_like(pattern, value) for pattern in self.patterns)
 
     def __str__(self) -> str:
@@ -30,37 +30,40 @@ class EntryValues:
 
 @dataclass(frozen=True, slots=True)
 class EntryPattern:
-    """An entry that is meant: its key, and its value; None for any value, and for no exception."""
+    """A condition on one entry: its key and its values; `values` None for any, `excepted` None for no exception."""
 
     key: str
     values: EntryValues | None = None
     excepted: EntryValues | None = None
 
     def is_meant(self, value: str) -> bool:
-        """Whether an entry of this key has one of these values."""
+        """Whether an entry of this key with this value meets the condition."""
         if self.excepted is not None and self.excepted.has(value):
             return False
         return self.values is None or self.values.has(value)
 
     @property
     def wanted(self) -> str:
-        """The values, for people; "" for any."""
+        """The values as text; "" for any."""
         excepted = "" if self.excepted is None else f"other than {self.excepted}"
         return " ".join(filter(None, ("" if self.values is None else str(self.values), excepted)))
 
 
 @dataclass(frozen=True, slots=True)
 class EntryConditions:
-    """Which descriptors are meant: those that have an entry of each pattern, whatever else they have, in any order.
+    """Conditions on a descriptor: it has an entry of each pattern, in any order, whatever else it has.
 
-    With `whole`, those that have exactly one entry of each pattern, in their order, and no others.
+    With `whole`, it has exactly one entry of each pattern, in their order, and no others.
     """
 
     patterns: tuple[EntryPattern, ...]
     whole: bool = False
 
     def why_not(self, subject: Subject, some: Callable[[Iterable[bool]], bool]) -> str:
-        """Why a subject is not meant, "" where it is. Of a key that is there several times, `some` values decide."""
+        """Why a subject does not meet the conditions; "" where it does.
+
+        `some` is `any` or `all`: it decides over the values of a key that occurs several times.
+        """
         entries = subject.entries
         if self.whole:
             return self._why_not_whole(entries)
@@ -82,12 +85,12 @@ class EntryConditions:
         return ""
 
     def __str__(self) -> str:
-        told = [f"{one.key} {one.wanted}" if one.wanted else one.key for one in self.patterns]
-        return (" > " if self.whole else " and ").join(told)
+        texts = [f"{pattern.key} {pattern.wanted}" if pattern.wanted else pattern.key for pattern in self.patterns]
+        return (" > " if self.whole else " and ").join(texts)
 
 
 def is_like(pattern: str, text: str) -> bool:
-    """Whether a text is the pattern's, in which each `*` stands for any text, or none."""
+    """Whether a text matches a pattern, in which each `*` matches any text, or none."""
     first, *rest = pattern.split("*")
     if not rest:
         return text == pattern
@@ -95,7 +98,7 @@ def is_like(pattern: str, text: str) -> bool:
     if len(text) < len(first) + len(last) or not (text.startswith(first) and text.endswith(last)):
         return False
     place, end = len(first), len(text) - len(last)
-    for part in middle:  # the first place is as good as any later one
+    for part in middle:  # the first occurrence is as good as any later one
         place = text.find(part, place, end)
         if place < 0:
             return False
@@ -109,14 +112,14 @@ def entries_text(entries: Iterable[tuple[str, str]]) -> str:
 
 
 def entries_of_text(text: str) -> list[tuple[str, str]]:
-    """The entries that `entries_text` has written; [] of what is no such text."""
+    """The entries of a text that `entries_text` has written; [] for any other text."""
     pairs = [pair.partition("=") for pair in text.split("&")]
     if not all(key and equals for key, equals, _ in pairs):
         return []
-    return [(_plain(key), _plain(value)) for key, _, value in pairs]
+    return [(_unescaped(key), _unescaped(value)) for key, _, value in pairs]
 
 
-def _plain(text: str) -> str:
+def _unescaped(text: str) -> str:
     return text.replace("%3D", "=").replace("%26", "&").replace("%25", "%")
 
 
@@ -125,12 +128,12 @@ def _escaped(text: str) -> str:
 
 
 def extractor_of_entries(identity: EntryIdentity | EntriesIdentity) -> Callable[[Subject], Parts | None]:
-    """What gives the parts of a key that an entry, or all together, are."""
+    """A function that gives the parts of a key from one entry, or from all entries together."""
     return _of_entry(identity) if isinstance(identity, EntryIdentity) else _of_entries(identity)
 
 
 def _of_entry(identity: EntryIdentity) -> Callable[[Subject], Parts | None]:
-    """A value is read as that of a header is, but for white space around it."""
+    """Extract one entry; its value is read like that of a header, except for white space around it."""
     key, secret, repeated = identity.entry, identity.secret, (REPEATED_IDENTITY, identity.name)
     credentials = key.lower() in CREDENTIALS
 
@@ -150,7 +153,7 @@ def _of_entries(identity: EntriesIdentity) -> Callable[[Subject], Parts | None]:
     part_of = digest if identity.secret else bounded
 
     def entries(subject: Subject) -> Parts | None:
-        given = subject.entries
-        return (part_of(entries_text(given)),) if given else None
+        sent = subject.entries
+        return (part_of(entries_text(sent)),) if sent else None
 
     return entries

@@ -48,15 +48,15 @@ AnyPolicy = Policy | Mapping[str, Any] | str | FilePath
 
 
 def read_policy(policy: AnyPolicy) -> Policy:
-    """A policy from a file's path or from values.
+    """Return a policy from the path of a file or from values.
 
-    Raises PolicyError, OSError for a file that cannot be read, and ConfigError for text that can be no path of one.
+    Raises PolicyError, OSError for a file that cannot be read, and ConfigError for text that cannot be a path.
     """
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, Mapping | str | PathLike):
         raise ConfigError(f"a policy is the path of a file, its values or a Policy, not {kind_of(policy)}")
-    from headgate.policy.compiler import compile_policy  # needs the extra `policy`, which a policy at hand does not
+    from headgate.policy.compiler import compile_policy  # needs the extra `policy`; a Policy does not
     from headgate.policy.load import build_policy, load_policy
 
     if isinstance(policy, Mapping):
@@ -69,11 +69,12 @@ def read_policy(policy: AnyPolicy) -> Policy:
 
 
 def native_gate(resolver: Any, store: Store) -> Any:
-    """The native gate of a resolver's policy; None where a Python function tells identities, and on the Python core.
+    """The native gate of a resolver's policy; None where a Python function gives identities, and on the Python core.
 
-    A resolver is a `Resolver`, or whatever has a `policy` and binds limits as `Resolver.bound_for` does.
+    A resolver is a `Resolver`, or any object that has a `policy` and binds limits as `Resolver.bound_for` does.
 
-    What it answers None to is for Python: a subject that is no plain `Request`, or text and costs of unusual kinds.
+    The native gate returns None for what it leaves to Python: a subject that is no plain `Request`, or text and costs
+    of unusual types.
     """
     if core.native is None or getattr(store, "core", "") == "python":
         return None
@@ -81,7 +82,7 @@ def native_gate(resolver: Any, store: Store) -> Any:
 
 
 class _PythonCalls:
-    """What native `GateCalls` are where Python decides."""
+    """Takes the place of the native `GateCalls` where Python decides."""
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
@@ -94,7 +95,7 @@ class _PythonCalls:
 
 
 class _BoundPolicy:
-    """What the gates of both colours are made of."""
+    """The parts that the gates of both colours share."""
 
     _reservation: Any
 
@@ -122,7 +123,7 @@ class _BoundPolicy:
         check_fit(compiled, self.store, clock=self._clock)
         self._take_policy(compiled)
         self.before_reload: list[Callable[[Policy], object]] = []
-        """Called with the new policy before each reload: where one of them raises, the old policy stays."""
+        """Called with the new policy before each reload: if one of them raises, the old policy stays."""
 
         self.reloaded: list[Callable[[], object]] = []
         """Called after each reload."""
@@ -136,29 +137,30 @@ class _BoundPolicy:
 
     @property
     def answering(self) -> Store:
-        """The store, behind the guard that decides where it does not answer."""
+        """The store behind its guard, which decides while the store does not answer."""
         return self._answering
 
     @property
     def clock(self) -> Clock | None:
-        """The clock that was given; None for the store's own."""
+        """The clock that was passed in; None for the store's own."""
         return self._clock
 
     @property
     def resolver(self) -> Resolver:
-        """The policy in force, ready to be asked which limits and keys a request has."""
+        """The resolver of the policy in force: it gives the limits and keys of a request."""
         return self._resolver
 
     @property
     def native(self) -> Any:
-        """The native gate of the policy in force, None where Python's decides."""
+        """The native gate of the policy in force; None where Python decides."""
         return self._native
 
     def keyed(self, resolved: Resolved, held: Sequence[int], settled: Sequence[int], lease_us: int) -> Any:
-        """The native `KeyedLimits` of what was resolved, which holds and settles at once, for leases of so long.
+        """The native `KeyedLimits` of a resolved request, which hold and settle without waiting; leases are `lease_us`.
 
-        `held` and `settled` are places of amounts: of each group, which of those that are given it holds, and which
-        counts in the end. None where the store is another one, or a rule has a `wait`: there is `reserve_groups`.
+        `held` and `settled` are indexes into the amounts that a caller passes: for each group, the amount to hold, and
+        the amount that counts in the end. None where the store has no native limits, or a rule has a `wait`: use
+        `reserve_groups` there.
         """
         bound, operation, rules, units = resolved
         native = core.native
@@ -167,15 +169,16 @@ class _BoundPolicy:
         return native.KeyedLimits(bound, operation.keys, made_of(units), held, settled, lease_us)
 
     def reload(self, policy: AnyPolicy) -> None:
-        """Put another policy in force, completely or not at all; what was used stays used.
+        """Put another policy in force, completely or not at all; quota that was used stays used.
 
         Raises PolicyError for a policy that cannot be used, ConfigError for one that the store cannot keep, or that
-        lacks what a middleware of this gate names: its `ruleset`, a unit of its `cost`. Then the old one stays.
+        lacks what a middleware of this gate names: its `ruleset`, a unit of its `cost`. Then the old one stays in
+        force.
         """
         compiled = read_policy(policy)
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
-        with self._reloading.current:  # all that follows this gate follows one policy, also where two threads reload it
+        with self._reloading.current:  # listeners see the same policy, even if two threads reload
             for check in list(self.before_reload):
                 check(compiled)
             self._take_policy(compiled)
@@ -183,9 +186,9 @@ class _BoundPolicy:
                 listener()
 
     def in_force(self) -> tuple[Policy, Callable[..., Any]]:
-        """The policy in force, and a `hit` (in asyncio `ask`) that goes on deciding by it, whatever is reloaded later.
+        """The policy in force, and a `hit` (in asyncio `ask`) that keeps deciding by it after any reload.
 
-        A subclass's own is given as it is.
+        If a subclass overrides the method, its own is returned as it is.
         """
         with self._reloading.current:
             native, resolver = self._native, self._resolver
@@ -198,7 +201,7 @@ class _BoundPolicy:
         self._decide_by(resolver, native_gate(resolver, self.store))
 
     def _decide_by(self, resolver: Resolver, native: Any) -> None:
-        """Decide by this policy from here on; natively, but for what the native gate leaves to Python."""
+        """Decide by this policy from now on: natively, except for what the native gate leaves to Python."""
         resolver.native = native
         self._resolver, self._native = resolver, native
         if self._calls is not None:
@@ -207,15 +210,15 @@ class _BoundPolicy:
             calls: Any = core.native
             self._calls = calls.GateCalls(native, resolver)
             for method, usual, own in self._shortcuts(self._calls):
-                if getattr(type(self), method) is usual:  # a subclass's own way stays
+                if getattr(type(self), method) is usual:  # a method that a subclass overrides stays
                     setattr(self, method, own)
 
     def _shortcuts(self, calls: Any) -> Sequence[tuple[str, Any, Any]]:
-        """(method, what it is, the native call that does the same): the shortest ways to a decision."""
+        """(name of a method, its function in this class, the native call that does the same) of the fastest calls."""
         raise NotImplementedError
 
     def _decide(self, request: Subject, cost: Cost, ruleset: str, commit: bool) -> Any:
-        """A decision, charged where that is meant; an awaitable where the store waits for I/O."""
+        """Decide, and charge if `commit`; return an awaitable where the store waits for I/O."""
         if self._calls is None:
             return self._resolver.decide(request, cost, ruleset, commit)
         return (self._calls.hit if commit else self._calls.peek)(request, cost, ruleset=ruleset)
@@ -224,66 +227,66 @@ class _BoundPolicy:
         return rescued(self.store, self._bound(limits), limits, self._clock, rescue=self._rescue)
 
     def _bound(self, limits: tuple[NamedLimit, ...]) -> Any:
-        """The limits on the store; where they cannot be bound now, it is tried again whenever they are asked."""
+        """The limits bound to the store; if that fails now, it is tried again on each call of the limits."""
         bind = partial(self._bind_to, limits, clock=self._clock)
         return bound_or_late(bind) if self.store.failure == "in parts" else bind()
 
     @property
     def _bind_to(self) -> Callable[..., Any]:
-        """What binds limits to the store, in this colour."""
+        """The function that binds limits to the store, in this colour."""
         return self._answering.bind
 
     def id_of(self, request: Subject, id: str | bytes, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> str:
-        """The whole id of the hold of this name for a request, whether there is one or not; nothing is asked.
+        """The whole id of the hold of this name for a request, whether it exists or not; makes no call of the store.
 
-        The name is within the key of the first rule that applies. `cost` is what it was reserved with: an id says which
-        units the caller told.
+        A name is unique within the key of the first rule that applies. `cost` must be the one of its `reserve`: an id
+        contains the units whose amounts the caller stated.
         """
         bound, operation, rules, units = self._resolver.prepare(request, 1, ruleset)
-        whole = bound.id_of(operation.keys[0] if operation.keys else (), id)
-        return _groups_of(rules, units, cost).id(whole)
+        store_id = bound.id_of(operation.keys[0] if operation.keys else (), id)
+        return _groups_of(rules, units, cost).id(store_id)
 
     def held_before(self, resolved: Resolved, id: str | bytes, lease_us: int) -> Any:
-        """The reservation of a hold that was made before under this id by `reserve_groups`; nothing is asked.
+        """The reservation of a hold that `reserve_groups` made earlier under this id; makes no call of the store.
 
-        It is settled by what the rules for the request are now; ArgumentError where these are other ones.
+        It is settled by the rules that apply to the request now; that raises ArgumentError if they have changed.
         """
         bound, operation, _, _ = resolved
-        whole = bound.id_of(operation.keys[0] if operation.keys else (), id)
-        reserved = Reserved(Decision((), (), allowed=True, binding=None), whole, True)
+        store_id = bound.id_of(operation.keys[0] if operation.keys else (), id)
+        reserved = Reserved(Decision((), (), allowed=True, binding=None), store_id, True)
         return self._reservation(*self._made(self.policy, resolved, GROUP_COSTS, reserved), lease_us)
 
     def _made(self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved) -> tuple[GateHolds, Reserved]:
-        """What settles a hold that was made under a policy, and the same with the id that says what it is made of."""
+        """(what settles a hold that was made under a policy, the hold with a gate's id, which contains its groups)."""
         bound, _, rules, units = resolved
         for rule in rules:
             if rule.wait_us and rule.in_flight and reserved.decision.allowed:
                 self._lines_of_holds.add(reserved.id, lines_of_places(policy, resolved))
                 break
-        whole = reserved.id + made_of(units) if isinstance(cost, GroupCosts) else ""
-        own = reserved._replace(id=whole or _groups_of(rules, units, cost).id(reserved.id))
-        return GateHolds(bound, self._resolver.units, self._lines_of_holds), own
+        gate_id = reserved.id + made_of(units) if isinstance(cost, GroupCosts) else ""
+        with_gate_id = reserved._replace(id=gate_id or _groups_of(rules, units, cost).id(reserved.id))
+        return GateHolds(bound, self._resolver.units, self._lines_of_holds), with_gate_id
 
     @property
     def _holds(self) -> Any:
-        """What settles any hold by its id: limits of no rule do, as the hold's record says all that is needed."""
+        """Settles any hold by its id. Bound limits of no rule suffice, as the hold's record has all that is needed."""
         if self._settles is None:
             self._settles = self._bind(())
         return GateHolds(self._settles, self._resolver.units, self._lines_of_holds)
 
     def _bind_ahead(self) -> None:
-        """Bind the limits of each rule, so that the store knows what they take before it is asked."""
+        """Bind the limits of each rule, so that the store knows their sizes before the first decision."""
         if self.store.blocking:
             for rule in self.policy.rules:
                 for limits in rule.limits.values():
                     self._bound(tuple(replace(limit, group=0) for limit in limits))
 
     def stats(self) -> StoreStats:
-        """What the store counts about itself."""
+        """The statistics of the store."""
         return self._answering.stats()
 
     def watch_store(self, listener: Callable[[Exception | None], object]) -> None:
-        """Have a listener called with an error when the store stops answering, and with None when it is back.
+        """Call a listener with an error when the store stops answering, and with None when it answers again.
 
         It may be called on any thread. A store in the memory of this process always answers.
         """
@@ -292,9 +295,9 @@ class _BoundPolicy:
             breaker.listeners.append(listener)
 
     def watch_settlements(self, listener: Callable[[int, int, int], object]) -> None:
-        """Have a listener called when settlements that could not reach the store are kept, sent later or lost.
+        """Call a listener when settlements that could not reach the store are kept, sent later or lost.
 
-        It is called with how many are kept now, and how many were just sent and lost; on any thread.
+        Its arguments are the number that is kept now, and the numbers just sent and just lost. Called on any thread.
         """
         if isinstance(self._answering, GuardedStore):
             self._answering.kept.listeners.append(listener)
@@ -308,7 +311,7 @@ class Gate(_BoundPolicy, GateAcquiring):
 
     `policy` is the path of a policy file, its values as a mapping, or a Policy. `store` (a URL or a
     store) replaces the one that the policy names, `on_store_error` the policy's choice for rules without
-    their own. Raises PolicyError with everything that is wrong.
+    their own. Raises PolicyError with all errors of the policy.
     """
 
     _reservation = Reservation
@@ -319,13 +322,13 @@ class Gate(_BoundPolicy, GateAcquiring):
     def hit(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and charge it: `cost` times the cost of each rule, all rules or none.
 
-        `cost` is a whole number from 0 to 2**52; with a rule's own cost it counts as 2**52 at the most. Or it is a
-        mapping from unit to number: `requests` are so many such requests, 1 if they are not named, and what it names
-        of other units is charged in place of what the rules say. A unit that no limit of the policy counts is an
+        `cost` is a whole number from 0 to 2**52; multiplied by a rule's own cost it counts as 2**52 at most. Or it is a
+        mapping from unit to number: `requests` is the number of such requests, 1 if it is not named; amounts of other
+        units are charged in place of the rules' own costs. A unit that no limit of the policy counts raises
         ArgumentError.
-        Only the rules of `ruleset` apply. The decision's `rule` is the binding limit's. A request
-        that no rule applies to, or that is exempt, passes with `limits` empty. Of a request that a rule of what is
-        in flight applies to, a hit would never end: that is an ArgumentError, and `reserve` holds it.
+        Only the rules of `ruleset` apply. The decision's `rule` is that of the binding limit. A request that no rule
+        applies to, or that is exempt, passes with `limits` empty. Where a rule counts requests in flight, a hit would
+        never end: that raises ArgumentError, and `reserve` holds such a request.
         """
         decision: Decision = self._decide(request, cost, ruleset, commit=True)
         return decision
@@ -346,27 +349,30 @@ class Gate(_BoundPolicy, GateAcquiring):
         *,
         ruleset: str = ALL_RULES,
     ) -> Reservation:
-        """Hold a request: charged now like a hit, by all rules that apply or none, and settled later with the truth.
+        """Hold a request: charge it now like a hit, by all rules that apply or none, and settle actual amounts later.
 
         `id` is a name for the hold within the key of the first rule that applies; all else as in `Limiter.reserve`. A
-        request that no rule applies to, or that is exempt, is held without a store, and settles so.
+        request that no rule applies to, or that is exempt, is held and settled without a store.
         """
-        own_us = lease_of(lease, lease_us)
-        hold = Hold(id, own_us, remember_of(remember))
+        chosen_lease_us = lease_of(lease, lease_us)
+        hold = Hold(id, chosen_lease_us, remember_of(remember))
         return self._reserve(self._resolver.prepare(request, cost, ruleset), cost, hold)
 
     def reserve_groups(self, resolver: Resolver, resolved: Resolved, costs: tuple[int, ...], hold: Hold) -> Reservation:
-        """Hold a cost of each group of what was resolved; in line where a rule has a `wait`."""
-        own = _with_costs(resolved, costs)
+        """Hold a resolved request at a cost for each group; wait in line where a rule has a `wait`."""
+        with_costs = _with_costs(resolved, costs)
         if not resolver.policy.waits:
-            return self._reserve(own, GROUP_COSTS, hold)
-        held: Any = self._take(resolver.policy, own, GROUP_COSTS, FOREVER_US, hold, None)
+            return self._reserve(with_costs, GROUP_COSTS, hold)
+        held: Any = self._take(resolver.policy, with_costs, GROUP_COSTS, FOREVER_US, hold, None)
         return held  # type: ignore[no-any-return]
 
     def hit_or_hold(
         self, request: Subject, cost: Cost, lease_us: int, *, ruleset: str = ALL_RULES
     ) -> Decision | Reservation:
-        """`hit`, or `reserve` where a rule of what is in flight applies; for what sees the end of a request."""
+        """`hit`, or `reserve` where a rule applies that counts requests in flight.
+
+        For callers that see the end of the request, such as middlewares.
+        """
         resolved = self._resolver.prepare(request, cost, ruleset)
         if any(rule.in_flight for rule in resolved[2]):
             return self._reserve(resolved, cost, Hold(None, lease_us))
@@ -378,36 +384,37 @@ class Gate(_BoundPolicy, GateAcquiring):
         return Reservation(*self._made(self.policy, resolved, cost, reserved), hold.lease_us)
 
     def commit(self, id: str, actual: Cost | None = None) -> Settlement:
-        """Settle a hold of any gate on this store, by its whole id; None is as much as is held.
+        """Settle a hold of any gate on this store, by its whole id; None settles the amounts that are held.
 
-        `actual` is given as costs are: a number is so many requests, each with what its rules said of it when it was
-        held, and a mapping may name the truth of other units. What is not named is as it was held. The policy may have
-        changed since. `after` is empty: a reservation's own `commit` tells what its limits have then. Raises as
-        `Limiter.commit` does.
+        `actual` is given as costs are: a number is a number of requests, each at the rules' own costs when it was held;
+        a mapping may name the actual amounts of other units. Units that are not named stay as they were held. The
+        policy may have changed since. `after` is empty: a reservation's own `commit` reports the limits afterwards.
+        Raises as `Limiter.commit` does.
         """
         settlement: Settlement = self._holds.commit(id, actual)
         return settlement
 
     def cancel(self, id: str) -> Settlement:
-        """Settle a hold as if it had never been: `commit` with 0."""
+        """Settle a hold as if it had never been made: `commit` with 0."""
         return self.commit(id, 0)
 
     def extend(self, id: str, lease: float = 60, more: Cost = 0, *, lease_us: int | None = None) -> Extension:
-        """Let a lease end `lease` seconds from now, and hold `more` on top of it; see `Limiter.extend`."""
+        """Let a lease end `lease` seconds from now, and hold `more` in addition; see `Limiter.extend`."""
         extension: Extension = self._holds.extend(id, lease_of(lease, lease_us), (more,))
         return extension
 
     @property
     def decide_at(self) -> Callable[[Subject, int, Cost], tuple[Decision, Resolved]]:
-        """A function that decides a request as of a moment, in microseconds since the epoch, and says how; for replays.
+        """A function that decides a request at a given time, in microseconds since the epoch; for replays.
 
-        It uses the policy that was in force when it was made.
+        It returns the decision and the resolved request, and uses the policy that was in force when the function was
+        made.
         """
         native, resolve = self._native, self._resolver.resolve
 
         def decide_at(request: Subject, now_us: int, cost: Cost) -> tuple[Decision, Resolved]:
-            if native is not None and (came := native.decide_at(request, now_us, cost, ALL_RULES)) is not None:
-                decided: tuple[Decision, Resolved] = came
+            if native is not None and (native_answer := native.decide_at(request, now_us, cost, ALL_RULES)) is not None:
+                decided: tuple[Decision, Resolved] = native_answer
                 return decided
             resolved = resolve(request, cost, ALL_RULES)
             bound, operation, _, _ = resolved
@@ -416,7 +423,7 @@ class Gate(_BoundPolicy, GateAcquiring):
         return decide_at
 
     def warm_up(self) -> None:
-        """Have the store connect before the first request; a failure is logged."""
+        """Connect the store before the first request; a failure is logged."""
         self._bind_ahead()
         warm_up(self.store)
 
@@ -475,18 +482,20 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
         ruleset: str = ALL_RULES,
     ) -> AsyncReservation:
         """See `Gate.reserve`: `async with await gate.reserve(request) as held`."""
-        own_us = lease_of(lease, lease_us)
-        hold = Hold(id, own_us, remember_of(remember))
+        chosen_lease_us = lease_of(lease, lease_us)
+        hold = Hold(id, chosen_lease_us, remember_of(remember))
         return await self._reserve(self._resolver.prepare(request, cost, ruleset), cost, hold)
 
     async def reserve_groups(
         self, resolver: Resolver, resolved: Resolved, costs: tuple[int, ...], hold: Hold
     ) -> AsyncReservation:
         """See `Gate.reserve_groups`."""
-        own = _with_costs(resolved, costs)
+        with_costs = _with_costs(resolved, costs)
         if not resolver.policy.waits:
-            return await self._reserve(own, GROUP_COSTS, hold)
-        held: AsyncReservation = await answered(self._take(resolver.policy, own, GROUP_COSTS, FOREVER_US, hold, None))
+            return await self._reserve(with_costs, GROUP_COSTS, hold)
+        held: AsyncReservation = await answered(
+            self._take(resolver.policy, with_costs, GROUP_COSTS, FOREVER_US, hold, None)
+        )
         return held
 
     async def hit_or_hold(
@@ -535,13 +544,13 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
 
 def _with_costs(resolved: Resolved, costs: tuple[int, ...]) -> Resolved:
-    """The same with a cost of each group; where no rule applies there is none."""
+    """The resolved request with another cost for each group; where no rule applies there are no groups."""
     bound, operation, rules, units = resolved
     return bound, Operation(operation.keys, costs), rules, units
 
 
 def _groups_of(rules: tuple[Rule, ...], units: tuple[str, ...], cost: Cost) -> HeldGroups:
-    """What a hold of this cost is made of, by the rule and the unit of each group."""
+    """The groups of a hold of this cost, by the rule and the unit of each group."""
     if isinstance(cost, GroupCosts):
         return requests_alone(units)
     return HeldGroups.of(units, [rule.cost_in(unit) for rule, unit in zip(rules, units, strict=True)], cost)

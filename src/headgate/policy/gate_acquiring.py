@@ -1,4 +1,4 @@
-"""Waiting in line for what a policy's rules promise: `acquire` of gates, in both colours."""
+"""`acquire` of gates, in both colours: a request waits in line for the rules of a policy that let it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAME_BYTES = 16
 
 
 class _GateAcquiring:
-    """What both colours are made of: a policy on a store, and the requests that wait for it."""
+    """The parts that both colours share: a policy on a store, and the requests that wait for it."""
 
     _resolver: Resolver
     _holds: Any
@@ -39,23 +39,23 @@ class _GateAcquiring:
         raise NotImplementedError
 
     def watch_waiting(self, listener: Callable[[int], object]) -> None:
-        """Have a listener called with how many requests wait in line, whenever that changes; on any thread."""
+        """Call a listener with the number of requests that wait in line, whenever it changes; on any thread."""
         self._waits.listeners.append(listener)
 
     def bound_waiting(self, most: int, why: str) -> None:
-        """Let no more than so many requests wait in line, whatever the policy says; the log tells why."""
+        """Let at most `most` requests wait in line, whatever the policy says; the log gives `why` as the reason."""
         self._waits.bound(most, why)
 
     @staticmethod
     def _hold(lease: float | None, lease_us: int | None, id: str | bytes | None, remember: float | None) -> Hold | None:
-        """How a request is to be held; None where it is not."""
+        """The hold that a caller's options ask for; None where they ask for none."""
         if lease is None and lease_us is None and id is None and remember is None:
             return None
         return Hold(id, lease_of(lease, lease_us), remember_of(remember))
 
     @staticmethod
     def _check_lease(resolved: Resolved) -> None:
-        """Raise ArgumentError for a request that would be in flight, and is to be acquired without a lease."""
+        """Raise ArgumentError for a request that a rule counts while it is in flight, as it has no lease."""
         if any(rule.in_flight for rule in resolved[2]):
             raise ArgumentError(
                 "a rule counts what is in flight, and what is acquired without a lease never ends: "
@@ -66,7 +66,7 @@ class _GateAcquiring:
     def _waiting(
         policy: Policy, resolved: Resolved, most_us: int, hold: Hold | None, departure: Departure | None
     ) -> Waiting | None:
-        """How a request waits; None where none of its rules lets it wait."""
+        """The request as one that may wait; None where none of its rules lets it wait."""
         bound, operation, rules, _ = resolved
         for rule in rules:
             if rule.wait_us and not isinstance(bound, Settled):
@@ -75,8 +75,8 @@ class _GateAcquiring:
             return None
         holding = None
         if hold is not None:
-            own = hold if hold.name is not None else hold._replace(name=os.urandom(_NAME_BYTES))
-            holding = Holding(own, bound.id_of(operation.keys[0], own.name), hold.name is not None)
+            named_hold = hold if hold.name is not None else hold._replace(name=os.urandom(_NAME_BYTES))
+            holding = Holding(named_hold, bound.id_of(operation.keys[0], named_hold.name), hold.name is not None)
         return Waiting(policy, resolved, most_us, holding, departure or Departure())
 
 
@@ -159,10 +159,10 @@ class GateAcquiring(_GateAcquiring):
     ) -> Decision | Reservation:
         """`hit`, but wait in line for as long as the `wait` of each rule allows, and at most `timeout` seconds.
 
-        With a lease, an `id` or a time to remember it is held, as by `reserve`; rules of what is in flight need that.
-        Refused at once, with nothing consumed, where a rule without `wait` refuses, or one promises a turn that comes
-        too late; or where its client is gone meanwhile, as `departure` tells. What a queue delays is the caller's to
-        wait for, as after a hit. Blocks only this thread.
+        With `lease`, `id` or `remember` the request is held, as by `reserve`; rules that count requests in flight need
+        that. The request is refused at once, and consumes nothing, where a rule without `wait` refuses it, where the
+        turn that a rule promises comes too late, or where `departure` reports that its client has disconnected. The
+        delay that a queue gives is left to the caller to wait for, as after a hit. Blocks only this thread.
         """
         most_us, hold = timeout_us(timeout), self._hold(lease, lease_us, id, remember)
         resolver = self._resolver
@@ -181,7 +181,10 @@ class GateAcquiring(_GateAcquiring):
         timeout: float | None = None,
         departure: Departure | None = None,
     ) -> Decision | Reservation:
-        """`acquire`, with a lease where a rule of what is in flight applies; for what sees the end of a request."""
+        """`acquire`, with a lease where a rule applies that counts requests in flight.
+
+        For callers that see the end of the request, such as middlewares.
+        """
         resolver = self._resolver
         resolved = resolver.prepare(request, cost, ruleset)
         hold = Hold(None, lease_us) if any(rule.in_flight for rule in resolved[2]) else None
@@ -197,21 +200,21 @@ class GateAcquiring(_GateAcquiring):
         departure: Departure | None,
     ) -> Decision | Reservation:
         bound, operation, _, _ = resolved
-        waiting, came = None, None
+        waiting, answer = None, None
         if self._waits.lines or hold is not None:
             waiting = self._waiting(policy, resolved, most_us, hold, departure)
         else:
-            came = bound.decide(operation)
-            if not came:
+            answer = bound.decide(operation)
+            if not answer:
                 waiting = self._waiting(policy, resolved, most_us, hold, departure)
         if waiting is not None:
-            came = run(self._waits.steps(waiting, came), bound, self._waiting_clock)
-        elif came is None:
-            came = bound.decide(operation) if hold is None else bound.reserve(operation, hold)
+            answer = run(self._waits.steps(waiting, answer), bound, self._waiting_clock)
+        elif answer is None:
+            answer = bound.decide(operation) if hold is None else bound.reserve(operation, hold)
         if hold is None:
-            decision: Decision = came
+            decision: Decision = answer
             return decision
-        return Reservation(*self._made(policy, resolved, cost, came), hold.lease_us)
+        return Reservation(*self._made(policy, resolved, cost, answer), hold.lease_us)
 
 
 class AsyncGateAcquiring(_GateAcquiring):
@@ -291,16 +294,16 @@ class AsyncGateAcquiring(_GateAcquiring):
         ruleset: str = ALL_RULES,
         departure: Departure | None = None,
     ) -> Decision | AsyncReservation:
-        """See `Gate.acquire`; cancelling it leaves the line, and gives back what was taken just then."""
+        """See `Gate.acquire`; a cancelled call leaves the line, and gives back what it was charged at that moment."""
         most_us, hold = timeout_us(timeout), self._hold(lease, lease_us, id, remember)
         resolver = self._resolver
         resolved = resolver.prepare(request, cost, ruleset)
         if hold is None:
             self._check_lease(resolved)
-        came: Decision | AsyncReservation = await answered(
+        decided: Decision | AsyncReservation = await answered(
             self._take(resolver.policy, resolved, cost, most_us, hold, departure)
         )
-        return came
+        return decided
 
     def acquire_or_hold(
         self,
@@ -312,13 +315,13 @@ class AsyncGateAcquiring(_GateAcquiring):
         timeout: float | None = None,
         departure: Departure | None = None,
     ) -> Decision | Awaitable[Decision | AsyncReservation]:
-        """See `Gate.acquire_or_hold`; the decision, or an awaitable where there is to wait for I/O or in line."""
+        """See `Gate.acquire_or_hold`; the decision, or an awaitable where the call waits for I/O or in line."""
         resolver = self._resolver
         resolved = resolver.prepare(request, cost, ruleset)
         hold = Hold(None, lease_us) if any(rule.in_flight for rule in resolved[2]) else None
-        taken: Decision | Awaitable[Decision | AsyncReservation]
-        taken = self._take(resolver.policy, resolved, cost, timeout_us(timeout), hold, departure)
-        return taken
+        answer: Decision | Awaitable[Decision | AsyncReservation]
+        answer = self._take(resolver.policy, resolved, cost, timeout_us(timeout), hold, departure)
+        return answer
 
     def _take(
         self,
@@ -330,21 +333,23 @@ class AsyncGateAcquiring(_GateAcquiring):
         departure: Departure | None,
     ) -> Any:
         bound, operation, _, _ = resolved
-        waiting, came = None, None
+        waiting, answer = None, None
         if self._waits.lines or hold is not None or self.store.blocking:
             waiting = self._waiting(policy, resolved, most_us, hold, departure)
         else:
-            came = bound.decide(operation)
-            if not came:
+            answer = bound.decide(operation)
+            if not answer:
                 waiting = self._waiting(policy, resolved, most_us, hold, departure)
-        coming: Any
+        answering: Any
         if waiting is not None:
-            coming = run_async(self._waits.steps(waiting, came), bound, self._waiting_clock)
+            answering = run_async(self._waits.steps(waiting, answer), bound, self._waiting_clock)
         elif hold is None:
-            return bound.decide(operation) if came is None else came
+            return bound.decide(operation) if answer is None else answer
         else:
-            coming = reserved_or_given_back(bound.reserve(operation, hold), hold, self._holds.commit)
-        return coming if hold is None else self._held(policy, resolved, cost, coming, hold)
+            answering = reserved_or_given_back(bound.reserve(operation, hold), hold, self._holds.commit)
+        return answering if hold is None else self._held(policy, resolved, cost, answering, hold)
 
-    async def _held(self, policy: Policy, resolved: Resolved, cost: Cost, coming: Any, hold: Hold) -> AsyncReservation:
-        return AsyncReservation(*self._made(policy, resolved, cost, await answered(coming)), hold.lease_us)
+    async def _held(
+        self, policy: Policy, resolved: Resolved, cost: Cost, answering: Any, hold: Hold
+    ) -> AsyncReservation:
+        return AsyncReservation(*self._made(policy, resolved, cost, await answered(answering)), hold.lease_us)

@@ -1,4 +1,4 @@
-"""Settles the holds of a gate: its ids say what a hold is made of, and amounts are given as costs are."""
+"""Settles the holds of a gate: a gate's id contains the groups of the hold, and amounts are given as costs are."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FORGOTTEN_AT_ONCE = 100
 
 
 class LinesOfHolds:
-    """In which lines requests wait for the places that holds of one gate have, by the ids of these in the store.
+    """The lines in which requests wait for the places that holds of one gate occupy, by the holds' ids in the store.
 
-    It is true where any are known. Of more than 100,000 the oldest are forgotten: callers that wait for their places
-    ask at the end of their time.
+    True where any hold is known. Of more than 100,000 holds the oldest are forgotten: callers that wait for their
+    places ask the store when their own time ends.
     """
 
     def __init__(self, lines: ArrivalLines) -> None:
@@ -30,25 +30,25 @@ class LinesOfHolds:
     def __bool__(self) -> bool:
         return bool(self._names)
 
-    def add(self, whole_id: str, names: tuple[LineName, ...]) -> None:
-        """Note a hold that was made."""
-        self._names[whole_id] = names
+    def add(self, store_id: str, names: tuple[LineName, ...]) -> None:
+        """Remember a new hold, and the lines for the places that it occupies."""
+        self._names[store_id] = names
         if len(self._names) > _MOST_KNOWN:
             for oldest in list(islice(self._names, _FORGOTTEN_AT_ONCE)):
                 self._names.pop(oldest, None)
 
-    def settled(self, whole_id: str) -> None:
-        """Wake those that are first in line for the places of a hold."""
-        names = self._names.pop(whole_id, None)
+    def settled(self, store_id: str) -> None:
+        """Forget a settled hold, and wake the first request of each line for its places."""
+        names = self._names.pop(store_id, None)
         if names is not None:
             self._lines.call(names)
 
 
 class GateHolds:
-    """What a reservation of a gate settles by, in both colours: what a store that waits for I/O gives is awaited.
+    """Commits and extends holds of a gate, in both colours: where the store waits for I/O, results are awaitable.
 
-    `bound` are any limits on the gate's store, `known` the units that amounts may name, `lines` those that are called
-    when places are free.
+    `bound` are any limits on the gate's store, `known` the units that amounts may name, `lines` the lines whose first
+    request is woken when places are free.
     """
 
     __slots__ = ("_bound", "_known", "_lines")
@@ -59,25 +59,25 @@ class GateHolds:
         self._lines = lines
 
     def commit(self, id: str, actual: Cost | None = None) -> Settlement | Awaitable[Settlement]:
-        """Settle with what counts; see `Gate.commit`."""
+        """Settle a hold at its actual amounts; see `Gate.commit`."""
         actuals: Any
         if isinstance(actual, GroupAmounts):
-            whole, actuals = id.partition(".")[0], actual
+            store_id, actuals = id.partition(".")[0], actual
         else:
-            whole, groups = read_held(id)
+            store_id, groups = read_held(id)
             actuals = groups.actuals(actual, self._known)
-        if whole == NOTHING_HELD:
+        if store_id == NOTHING_HELD:
             return Settlement("settled", (), ())
-        settlement: Settlement | Awaitable[Settlement] = self._bound.commit(whole, actuals)
+        settlement: Settlement | Awaitable[Settlement] = self._bound.commit(store_id, actuals)
         if self._lines:
             if not isinstance(settlement, Settlement):
-                return self._settled(whole, settlement)
-            self._lines.settled(whole)
+                return self._settled(store_id, settlement)
+            self._lines.settled(store_id)
         return settlement
 
-    async def _settled(self, whole: str, settling: Awaitable[Settlement]) -> Settlement:
+    async def _settled(self, store_id: str, settling: Awaitable[Settlement]) -> Settlement:
         settlement = await settling
-        self._lines.settled(whole)
+        self._lines.settled(store_id)
         return settlement
 
     def extend(self, id: str, lease_us: int, more: Sequence[Cost]) -> Extension | Awaitable[Extension]:
@@ -85,12 +85,12 @@ class GateHolds:
         (amount,) = more
         amounts: Any
         if isinstance(amount, GroupAmounts):
-            whole, amounts = id.partition(".")[0], amount
+            store_id, amounts = id.partition(".")[0], amount
         else:
-            whole, groups = read_held(id)
+            store_id, groups = read_held(id)
             amounts = groups.more(amount, self._known)
-        if whole == NOTHING_HELD:
+        if store_id == NOTHING_HELD:
             check_lease(lease_us)
             return Extension("extended", (), None)
-        extension: Extension | Awaitable[Extension] = self._bound.extend(whole, lease_us, amounts)
+        extension: Extension | Awaitable[Extension] = self._bound.extend(store_id, lease_us, amounts)
         return extension

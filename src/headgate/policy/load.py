@@ -1,7 +1,7 @@
 """Load a policy with every error at once, each with its path, its line and what would be right.
 
-Three passes over one text: it is read (`document`), each field is checked by the model, and what no
-field can see by itself, such as names that must be known, is checked here.
+Three passes over one text: it is read (`yaml_source`), each field is checked by the model, and what concerns
+several fields, such as names that must be known, is checked here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headgate.policy.schema import (
 )
 from headgate.policy.yaml_source import Document, names_that_are_no_text, read_document, unusable_texts
 
-_WANTED = {
+_EXPECTED = {
     "string_type": "text",
     "int_type": "a whole number",
     "bool_type": "true or false",
@@ -50,22 +50,22 @@ _COMPARISONS = {
 
 
 def load_policy(path: str | FilePath) -> PolicyModel:
-    """The policy of a file; raises PolicyError, or OSError where the file cannot be read."""
+    """Load a policy from a file; raises PolicyError, or OSError where the file cannot be read."""
     return parse_policy(read_policy_file(FilePath(path)), source=str(path))
 
 
 def parse_policy(text: bytes | str, *, source: str = "policy") -> PolicyModel:
-    """The policy of a text; raises PolicyError with all that is wrong."""
+    """Load a policy from a text; raises PolicyError with all errors."""
     return check_policy(read_document(text, source))
 
 
 def build_policy(value: Mapping[str, Any], *, source: str = "policy") -> PolicyModel:
-    """The policy of values as a file would hold them; raises PolicyError with all that is wrong."""
+    """Load a policy from values as a file would contain them; raises PolicyError with all errors."""
     return check_policy(Document(source, value))
 
 
 def check_policy(document: Document) -> PolicyModel:
-    """The policy of values that were read."""
+    """Check a document and return its policy; raises PolicyError with all errors."""
     if unusable := list(unusable_texts(document)):
         raise PolicyError(document.source, [*document.problems, *unusable])
     names = list(names_that_are_no_text(document))
@@ -79,9 +79,9 @@ def check_policy(document: Document) -> PolicyModel:
         try:
             model = PolicyModel.model_validate(document.value)
         except ValidationError as error:
-            told = {name.path for name in names}
+            reported = {name.path for name in names}
             for problem in _model_problems(document, error):
-                if not any(problem.path[:length] in told for length in range(len(problem.path) + 1)):
+                if not any(problem.path[:length] in reported for length in range(len(problem.path) + 1)):
                     problems.append(problem)
         else:
             problems.extend(document.problem(path, message) for path, message in cost_problems(model))
@@ -95,7 +95,7 @@ def check_policy(document: Document) -> PolicyModel:
 def _model_problems(document: Document, error: ValidationError) -> Iterator[Problem]:
     for fault in error.errors(include_url=False):
         if fault["type"] == "invalid_key":
-            continue  # `names_that_are_no_text` tells of it
+            continue  # `names_that_are_no_text` reports it
         path = tuple(part for part in fault["loc"] if part != "[key]")
         cause = fault.get("ctx", {}).get("error")
         if isinstance(cause, FieldFaults):
@@ -106,7 +106,7 @@ def _model_problems(document: Document, error: ValidationError) -> Iterator[Prob
 
 
 def _message(path: Path, fault: Any) -> str:
-    """What is wrong, the value seen, and what would be right."""
+    """The message of a fault: what is wrong, the value seen, and what would be right."""
     kind: str = fault["type"]
     value = fault["input"]
     context = fault.get("ctx", {})
@@ -120,28 +120,28 @@ def _message(path: Path, fault: Any) -> str:
         return f"must be {context['expected']}, not {shown(value)}"
     if kind == "string_pattern_mismatch":
         return f"a name is a lower-case letter and up to 63 more of a-z 0-9 _ . -, not {shown(value)}"
-    if kind in _WANTED:
-        return f"must be {_WANTED[kind]}, not {shown(value)}"
+    if kind in _EXPECTED:
+        return f"must be {_EXPECTED[kind]}, not {shown(value)}"
     if kind in _COMPARISONS:
-        bound, words = _COMPARISONS[kind]
-        return f"must be {words} {context[bound]}, not {shown(value)}"
+        bound, phrase = _COMPARISONS[kind]
+        return f"must be {phrase} {context[bound]}, not {shown(value)}"
     return f"{fault['msg'][:1].lower()}{fault['msg'][1:]}, not {shown(value)}"
 
 
-def _empty_fields(document: Document, told: Collection[Path]) -> Iterator[Problem]:
-    """A problem for each field that is there without a value, and that no other problem is told of.
+def _empty_fields(document: Document, reported: Collection[Path]) -> Iterator[Problem]:
+    """Yield a problem for each field that is present without a value, unless another problem is `reported` for it.
 
-    `match:` with nothing after it would make a rule one for all requests.
+    `match:` with nothing after it would let a rule apply to all requests.
     """
-    waiting: list[tuple[Path, Any]] = [((), document.value)]
-    while waiting:
-        path, value = waiting.pop()
+    pending: list[tuple[Path, Any]] = [((), document.value)]
+    while pending:
+        path, value = pending.pop()
         items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
         for name, content in items:
             place = (*path, name)
             if content is not None:
-                waiting.append((place, content))
-            elif place not in told and _model_at(path) is not None:
+                pending.append((place, content))
+            elif place not in reported and _model_at(path) is not None:
                 yield document.problem(place, "has no value: write one, or leave the field out")
 
 
@@ -150,14 +150,14 @@ def _unknown_field(path: Path) -> str:
     if name == "<<":
         return "no such field: << merges nothing here; write the fields out, or repeat single values by *aliases"
     model = _model_at(path[:-1])
-    known = [field.alias or own for own, field in model.model_fields.items()] if model else []
+    known = [field.alias or own_name for own_name, field in model.model_fields.items()] if model else []
     close = get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}" if known else ""
     return f"no such field{hint}"
 
 
 def _model_at(path: Path) -> type[BaseModel] | None:
-    """The model whose fields stand at a path."""
+    """The model of the fields at a path."""
     match path:
         case ():
             return PolicyModel
@@ -182,7 +182,7 @@ def _model_at(path: Path) -> type[BaseModel] | None:
 
 
 def _connections(policy: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """What no field can see by itself. Works on values that may be of any shape: shapes are the model's concern."""
+    """Yield the problems that concern several fields. Values may be of any shape: the model checks shapes."""
     identities = _map(policy.get("identities"))
     of_calls = CALL_IDENTITIES if policy.get("llm") is not None else ()
     known = {*identities, *BUILT_IN, *of_calls}
@@ -221,16 +221,16 @@ def _identity_connections(
 
 
 def _reaches(start: str, goal: str, identities: Mapping[str, Any]) -> bool:
-    """Whether following `first_of` from one identity comes to another."""
+    """Whether following `first_of` from the identity `start` leads to `goal`."""
     seen: set[str] = set()
-    waiting = [start]
-    while waiting:
-        name = waiting.pop()
+    pending = [start]
+    while pending:
+        name = pending.pop()
         if name == goal:
             return True
         if name not in seen:
             seen.add(name)
-            waiting.extend(member for _, member in _texts(_map(identities.get(name)).get("first_of")))
+            pending.extend(member for _, member in _texts(_map(identities.get(name)).get("first_of")))
     return False
 
 
@@ -243,9 +243,9 @@ def _tier_connections(tiers: Mapping[str, Any], known: Iterable[str]) -> Iterato
 
 
 def _parts(name: str, identities: Mapping[str, Any], depth: int = 0) -> int:
-    """The most parts of a key that an identity gives: its own, or its name's and a member's."""
+    """The most parts of a key that an identity gives: 1, or for a `first_of` its member's name and parts."""
     members = [member for _, member in _texts(_map(identities.get(name)).get("first_of"))]
-    if not members or depth > MOST_PARTS:  # one that comes back to itself is a problem of its own
+    if not members or depth > MOST_PARTS:  # a cycle is reported as a problem of its own
         return 1
     return 1 + max(_parts(member, identities, depth + 1) for member in members)
 
@@ -272,7 +272,7 @@ def _rule_connections(
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    names = sorted(map(str, known))  # those of a mapping may be no text
+    names = sorted(map(str, known))  # names in a mapping need not be text
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names[:20]) or 'none'}"
     return f"no {kind} is named {shown(name)}{hint}"

@@ -1,7 +1,7 @@
-"""Which keys an operator of a live system means: `user=u42`, or the parts of a key as they are kept.
+"""Finds the keys that an operator of a live system means by `user=u42`, or by the parts of a key as they are stored.
 
 A name and a value stand for a request that carries this value, so they give the key that it was counted
-under: a secret's digest, an address's network. Parts alone are a guess at which rule they may be of.
+under: a secret's digest, an address's network. Parts alone may be of any rule that counts by such parts.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _NAMED = re.compile(r"([a-z][a-z0-9_.-]{0,63})=(.*)", re.DOTALL)
 _DIGEST = re.compile("[0-9a-f]{32}")
 _ANY_PATH = "/**"
 _SENT_ONCE = ("ip", "endpoint", "method")
-"""Built-in identities of which a request has one value at the most."""
+"""Built-in identities of which a request has at most one value."""
 
 
 class RuleKey(NamedTuple):
-    """A key of a rule. `guessed` where a part was taken for the digest of a secret, and may be the secret itself."""
+    """A key of a rule. `guessed` if a part was read as the digest of a secret, and may be the secret itself."""
 
     rule: Rule
     parts: Parts
@@ -58,16 +58,17 @@ class RuleKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The keys that are meant, and what is not told of others: the name of a rule and of its other identities."""
+    """The keys that match, and in `open` the keys that lack values: (rule name, names of its other identities)."""
 
     keys: list[RuleKey] = field(default_factory=list)
     open: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
 
 def find_keys(policy: Policy, texts: Sequence[str], *, only: str | None = None) -> Found:
-    """The keys that these texts stand for, in each rule that counts by them, or `only` in the rule of this name.
+    """The keys that these texts stand for, in each rule that counts by them, or only in the rule named `only`.
 
-    Raises ConfigError where a text, or the rule, cannot be meant; it shows no text, since one may be a secret.
+    Raises ConfigError where the texts give no key, or no rule has this name; its message shows no text, since a text
+    may be a secret.
     """
     rules = [rule for rule in policy.rules if only is None or rule.name == only]
     if not rules:
@@ -88,7 +89,7 @@ def find_keys(policy: Policy, texts: Sequence[str], *, only: str | None = None) 
 
 
 def _values(policy: Policy, texts: Sequence[str]) -> dict[str, str] | None:
-    """The value of each identity that is named; None where the texts are the parts of a key."""
+    """The value of each identity that the texts name; None where the texts are the parts of a key."""
     matches = [_NAMED.fullmatch(text) for text in texts]
     values: dict[str, str] = {}
     for match in matches:
@@ -118,7 +119,7 @@ def _hint(name: str, known: Sequence[str]) -> str:
 
 
 def _add_named(found: Found, rule: Rule, values: Mapping[str, str]) -> None:
-    """The keys of a rule for requests that carry these values, "" for one that they lack."""
+    """Add the keys of a rule for requests that carry these values; "" is the value of an identity that they lack."""
     choices: list[list[Parts]] = []
     lacking: list[str] = []
     used = False
@@ -140,9 +141,9 @@ def _add_named(found: Found, rule: Rule, values: Mapping[str, str]) -> None:
 
 
 def _parts_of(identity: Identity, values: Mapping[str, str]) -> Parts | None:
-    """The parts that an identity gives of these values, () where they say that it is missing, None if nothing."""
+    """The parts that an identity gives of these values; () where it is missing, None where they do not name it."""
     if not isinstance(identity, FirstOf):
-        return _carried(identity, values[identity.name]) if identity.name in values else None
+        return _parts_of_value(identity, values[identity.name]) if identity.name in values else None
     members = [(member, _parts_of(member, values)) for member in identity.members]
     for member, parts in members:
         if parts:
@@ -150,12 +151,12 @@ def _parts_of(identity: Identity, values: Mapping[str, str]) -> Parts | None:
     return None if any(parts is None for _, parts in members) else ()
 
 
-def _carried(identity: Identity, value: str) -> Parts:
-    """The parts that an identity gives of a request that carries this value, () if it takes that for none."""
-    return extractor_of(identity)(_carrying(identity, value)) or ()
+def _parts_of_value(identity: Identity, value: str) -> Parts:
+    """The parts that an identity gives of a request that carries this value; () if it treats the value as missing."""
+    return extractor_of(identity)(_subject_with(identity, value)) or ()
 
 
-def _carrying(identity: Identity, value: str) -> Subject:
+def _subject_with(identity: Identity, value: str) -> Subject:
     match identity:
         case AddressIdentity():
             return Request(client_ip=value)
@@ -175,7 +176,7 @@ def _carrying(identity: Identity, value: str) -> Subject:
             return Descriptor({identity.entry: value})
         case EntriesIdentity() if entries := entries_of_text(value):
             return Descriptor(entries)
-        case _:  # what a function reads cannot be told
+        case _:  # what a function reads is not known
             return Request()
 
 
@@ -188,16 +189,16 @@ def _keys_of_parts(rule: Rule, texts: Parts) -> Iterator[RuleKey]:
     keys: list[tuple[Parts, Parts, bool]] = [((), texts, False)]
     for identity in rule.key.members:
         keys = [
-            (parts + taken, rest, guessed or guess)
-            for parts, left, guessed in keys
-            for taken, rest, guess in _taken(identity, left)
+            (parts + matched, rest, guessed or guess)
+            for parts, remaining, guessed in keys
+            for matched, rest, guess in _match_identity(identity, remaining)
         ]
     yield from (RuleKey(rule, parts, guessed) for parts, rest, guessed in keys if not rest)
 
 
-def _taken(identity: Identity, texts: Parts) -> Iterator[tuple[Parts, Parts, bool]]:
-    """What an identity may have given of these texts: its parts, the texts that are left, whether it is a guess."""
-    repeated = [(REPEATED_IDENTITY, own.name) for own in leaves(identity) if own.name not in _SENT_ONCE]
+def _match_identity(identity: Identity, texts: Parts) -> Iterator[tuple[Parts, Parts, bool]]:
+    """Match the beginning of the texts with an identity; yield (its parts, the remaining texts, is it a guess)."""
+    repeated = [(REPEATED_IDENTITY, leaf.name) for leaf in leaves(identity) if leaf.name not in _SENT_ONCE]
     if texts[:2] in ((ANONYMOUS, identity.name), *repeated):
         yield texts[:2], texts[2:], False
         return
@@ -207,12 +208,12 @@ def _taken(identity: Identity, texts: Parts) -> Iterator[tuple[Parts, Parts, boo
     if isinstance(identity, FirstOf):
         for member in identity.members:
             if member.name == text:
-                for taken, left, guess in _taken(member, rest):
-                    yield (text, *taken), left, guess
+                for matched, remaining, guess in _match_identity(member, rest):
+                    yield (text, *matched), remaining, guess
         return
     if isinstance(identity, AddressIdentity) and text != UNIX and not parse_address(text.partition("/")[0]):
         return
-    parts = _carried(identity, text)
+    parts = _parts_of_value(identity, text)
     if parts:
         yield parts, rest, False
     if getattr(identity, "secret", False) and _DIGEST.fullmatch(text):
@@ -228,7 +229,7 @@ def _why_none(rules: Sequence[Rule], found: Found) -> str:
 
 
 def lacks(rule: str, names: Sequence[str]) -> str:
-    """What is to be told besides, so that the key of a rule is known."""
+    """The message that the key of a rule is not known without the values of these identities."""
     return f"the rule {rule} counts by {' and '.join(names)} besides: name the value of that too, as NAME=VALUE"
 
 

@@ -1,6 +1,6 @@
-"""From a subject to what the store is asked: the limits of the rules that apply, their keys and their costs.
+"""From a subject to an operation on the store: the limits of the rules that apply, their keys and their costs.
 
-A `Resolver` has one policy on one store. It remembers, in bounds, what it knows of methods, hosts and paths.
+A `Resolver` has one policy on one store. It caches what it knows of methods, hosts and paths, in bounded memory.
 """
 
 from __future__ import annotations
@@ -25,25 +25,28 @@ from headgate.policy.rule_costs import charged
 from headgate.policy.subject import RootedPath, Subject, check_subject
 
 _MOST_PLANS = 8192
-_LAST_PLACE = (1 << 16) - 1
+_LAST_SLOT = (1 << 16) - 1
 _MOST_BOUND = 4096
 _MOST_SELECTIONS = 256
-_LONGEST_REMEMBERED = 512
+_LONGEST_CACHED = 512
 _ONE = 1
 """The usual cost. Compared by identity: True and 1.0 are equal to it, and are no costs."""
 
 Bind = Callable[[tuple[NamedLimit, ...]], Any]
-"""What binds limits to a store."""
+"""Binds limits to a store."""
 
 Keys = tuple[Parts | None, ...]
-"""The key of each rule; None where a rule refuses for lack of an identity."""
+"""The key of each rule; None where a rule refuses because an identity is missing."""
 
 Resolved = tuple[Any, Operation, tuple[Rule, ...], tuple[str, ...]]
-"""(the limits to ask, what to ask them: a key and a cost for each group, the rule and the unit of each group)."""
+"""(bound limits, operation on them, rule of each group, unit of each group).
+
+The operation has a key and a cost for each group.
+"""
 
 
 class Settled:
-    """Stands for bound limits where the decision is known without a store."""
+    """Takes the place of bound limits where the decision is known without a store."""
 
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
@@ -60,36 +63,36 @@ class Settled:
         return Reserved(self._decision, self.id_of((), hold.name), False)
 
     def id_of(self, key: object, name: object, /) -> str:
-        """The id of what is settled already, or of what no store knows."""
+        """The id of a hold that is settled already, or one that no store knows."""
         return NOTHING_HELD if self._decision.allowed else new_id(0)
 
 
 FREE = Settled(Decision((), (), allowed=True, binding=None))
-"""Where no rule applies."""
+"""The decision where no rule applies."""
 
 
 Spread = Callable[[list[Any]], tuple[Parts, ...]] | None
-"""Picks the key of each group from the parts that were found; None where they are in their places."""
+"""Picks the key of each group from the extracted parts; None where the parts are in the order of the groups."""
 
 Asked = tuple[Any, Operation, tuple[str, ...], Spread, tuple[Rule, ...], tuple[int, ...]]
-"""What is asked of the limits of some rules for one tier, but for the keys; a plain tuple is unpacked fastest.
+"""The query of some rules' limits for one tier, without the keys; a plain tuple is unpacked fastest.
 
-Each unit that a rule's limits count is a group, with the rule's key and a cost of its own. (the limits, what each rule
-says that a request costs, the unit of each group, what spreads the keys, the rule of each group, which of the rules
-that is)."""
+Each unit that a rule's limits count is a group, with the rule's key and a cost of its own. The tuple is (bound limits,
+operation with the rules' own costs, unit of each group, function that spreads the keys, rule of each group, index of
+that rule)."""
 
 
 @dataclass(slots=True, eq=False)
 class Selection:
     """Rules that apply together, and all that is known in advance of subjects that they apply to.
 
-    Their keys are put together in three steps: `extractors` give the parts of each identity once, `joins` add the
-    sum of two parts that are there already, `Spread` picks the key of each group.
+    Their keys are built in three steps: `extractors` give the parts of each identity once, each of `joins` appends the
+    sum of two parts in the list, `Spread` picks the key of each group.
     """
 
     rules: tuple[Rule, ...]
     whole_keys: tuple[Extractor, ...]
-    """What gives each rule's key where an identity is missing."""
+    """The extractor of each rule's whole key, for subjects that lack an identity."""
 
     extractors: tuple[Extractor, ...]
     only: Extractor | None
@@ -97,18 +100,18 @@ class Selection:
 
     joins: tuple[tuple[int, int], ...]
     places: tuple[int, ...]
-    """Where each rule's key is among the parts that were found."""
+    """The index of each rule's key among the extracted and joined parts."""
 
     parts: int
-    """How many parts are found."""
+    """The number of extracted and joined parts."""
 
     tiers: frozenset[str]
     """The tiers that the limits depend on; none where they depend on no tier."""
 
-    asked: Asked | None = None
-    """What is asked, where it depends on no tier."""
+    query: Asked | None = None
+    """The query, where it depends on no tier."""
 
-    asked_by_tier: dict[str, Asked] = field(default_factory=dict)
+    queries_by_tier: dict[str, Asked] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -120,16 +123,16 @@ class _Plan:
     """The rules that apply whatever else a subject has; None where headers or its client's address decide."""
 
     selections: dict[tuple[str, ...], Selection] = field(default_factory=dict)
-    """By the names of the rules, where others decide."""
+    """Selections by the names of their rules, where headers or the client's address decide."""
 
 
 class Resolver:
-    """One policy on one store: immutable but for what it remembers, which is bounded."""
+    """One policy on one store: immutable except for its caches, which are bounded."""
 
     def __init__(self, policy: Policy, bind: Bind, on_store_error: str) -> None:
         self.policy = policy
         self.native: Any = None
-        """The native gate of the policy, where one decides."""
+        """The native gate of the policy; None where Python decides."""
 
         self._matcher = Matcher(policy)
         self.units = policy.units
@@ -139,26 +142,26 @@ class Resolver:
         self._looks_at_hosts = self._matcher.looks_at_hosts
         self._bind_limits = bind
         self._plans: dict[tuple[str, str, str, str], _Plan] = {}
-        """By method, host, path and ruleset, as they were sent; `_older` has those met less recently."""
+        """Plans by method, host, path and ruleset, as they were sent; `_older` has those used less recently."""
 
-        self._met = bytearray(_LAST_PLACE + 1)
-        """Whether a path with such a hash was met: only one that comes again is remembered."""
+        self._seen = bytearray(_LAST_SLOT + 1)
+        """By hash, whether a path was seen before: only a path that is seen again is cached."""
 
-        self._count_met = 0
+        self._seen_count = 0
         self._older: dict[tuple[str, str, str, str], _Plan] = {}
         self._plans_by_kind: dict[tuple[Kind, str], _Plan] = {}
         self._bound: dict[tuple[tuple[str, str], ...], Any] = {}
         self._refused: dict[tuple[tuple[str, bool], ...], Settled] = {}
 
     def prepare(self, subject: Subject, cost: Cost, ruleset: str) -> Resolved:
-        """`resolve`, natively where the native gate decides and can say it."""
-        if self.native is not None and (came := self.native.resolve(subject, cost, ruleset)) is not None:
-            resolved: Resolved = came
+        """`resolve`, natively where the native gate decides and can answer."""
+        if self.native is not None and (prepared := self.native.resolve(subject, cost, ruleset)) is not None:
+            resolved: Resolved = prepared
             return resolved
         return self.resolve(subject, cost, ruleset)
 
     def resolve(self, subject: Subject, cost: Cost, ruleset: str) -> Resolved:
-        """What the store is asked for a subject.
+        """Return the operation on the store for a subject, and the bound limits that run it.
 
         The limits are `Settled` where no rule applies, or where a rule insists on an identity that is missing.
         """
@@ -175,50 +178,55 @@ class Resolver:
             selection = plan.always
             if selection is None:
                 selection = self._select(plan, subject)
-            asked = selection.asked
-            if asked is None:
-                asked = self._asked_for(selection, subject)
-            bound, usual, units, spread, rules, numbers = asked
+            query = selection.query
+            if query is None:
+                query = self._query_for(selection, subject)
+            bound, costs, units, spread, rules, rule_numbers = query
             if cost is not _ONE:
-                usual = charged(usual, units, cost, self.units)
+                costs = charged(costs, units, cost, self.units)
             if selection.only is not None:
                 parts = selection.only(subject)
                 if parts:
-                    return bound, usual.with_key(parts), rules, units
+                    return bound, costs.with_key(parts), rules, units
             else:
                 found: list[Any] = [extract(subject) for extract in selection.extractors]
                 if all(found):
-                    for one, other in selection.joins:
-                        found.append(found[one] + found[other])
-                    return bound, usual.with_keys(found if spread is None else spread(found)), rules, units
-            whole: Keys = tuple([whole_key(subject) for whole_key in selection.whole_keys])
-            keys: Any = tuple([whole[number] for number in numbers])
-            asked_of = bound if all(whole) else self._refusal(selection.rules, tuple([key is None for key in whole]))
-            return asked_of, usual.with_keys(keys), rules, units
+                    for left, right in selection.joins:
+                        found.append(found[left] + found[right])
+                    return bound, costs.with_keys(found if spread is None else spread(found)), rules, units
+            whole_keys: Keys = tuple([whole_key(subject) for whole_key in selection.whole_keys])
+            keys: Any = tuple([whole_keys[number] for number in rule_numbers])
+            limits = (
+                bound if all(whole_keys) else self._refusal(selection.rules, tuple([key is None for key in whole_keys]))
+            )
+            return limits, costs.with_keys(keys), rules, units
         except AttributeError as error:
             check_subject(subject, error)
             raise
 
     def decide(self, subject: Subject, cost: Cost, ruleset: str, commit: bool) -> Any:
-        """A decision, charged where that is meant; an awaitable where the store waits for I/O."""
+        """Decide, and charge if `commit`; return an awaitable where the store waits for I/O."""
         bound, operation, _, _ = self.resolve(subject, cost, ruleset)
         return bound.decide(operation if commit else Operation(operation.keys, operation.costs, commit=False))
 
     def bound_for(self, numbers: tuple[int, ...], tier: str) -> tuple[Any, tuple[str, ...], tuple[Rule, ...]]:
-        """(the limits of these rules for a tier, the unit and the rule of each group); for the native gate.
+        """(bound limits of these rules for a tier, unit of each group, rule of each group); for the native gate.
 
-        Rules are told by their places in the policy.
+        `numbers` are the indexes of the rules in the policy.
         """
         rules = tuple(self.policy.rules[number] for number in numbers)
         groups = _groups(rules, tier)
         return self._bind(rules, tier), tuple(unit for _, unit in groups), tuple(rules[number] for number, _ in groups)
 
     def refusal_of(self, numbers: tuple[int, ...], refused: tuple[bool, ...]) -> Settled:
-        """The refusal of a subject that these rules apply to, where some lack an identity; for the native gate."""
+        """The refusal of a subject that lacks the identity of some of these rules; for the native gate.
+
+        `numbers` are the indexes of the rules in the policy, `refused` whether each of them lacks its identity.
+        """
         return self._refusal(tuple(self.policy.rules[number] for number in numbers), refused)
 
     def _refusal(self, rules: tuple[Rule, ...], refused: tuple[bool, ...]) -> Settled:
-        """The refusal of a subject that lacks an identity which a rule insists on: its quota is nothing."""
+        """The refusal of a subject that lacks an identity which a rule requires: its quota is 0."""
         name = tuple((rule.name, lacks) for rule, lacks in zip(rules, refused, strict=True))
         refusal = self._refused.get(name)
         if refusal is None:
@@ -232,30 +240,30 @@ class Resolver:
             ]
             binding = binding_of(definitions, readings, [1] * len(readings), allowed=False)
             refusal = Settled(Decision(definitions, readings, allowed=False, binding=binding))
-            _remember(self._refused, name, refusal, _MOST_BOUND)
+            _cache(self._refused, name, refusal, _MOST_BOUND)
         return refusal
 
-    def _asked_for(self, selection: Selection, subject: Subject) -> Asked:
-        """What is asked of these rules' limits for the subject's tier."""
+    def _query_for(self, selection: Selection, subject: Subject) -> Asked:
+        """The query of these rules' limits for the subject's tier."""
         tier = self._matcher.tier_of(subject)
         if tier not in selection.tiers:
             tier = ANY_TIER
-        asked = selection.asked_by_tier.get(tier)
-        if asked is None:
-            asked = selection.asked_by_tier[tier] = self._ask(selection, tier)
-        return asked
+        query = selection.queries_by_tier.get(tier)
+        if query is None:
+            query = selection.queries_by_tier[tier] = self._make_query(selection, tier)
+        return query
 
-    def _ask(self, selection: Selection, tier: str) -> Asked:
+    def _make_query(self, selection: Selection, tier: str) -> Asked:
         rules = selection.rules
         groups = _groups(rules, tier)
-        numbers = tuple(number for number, _ in groups)
+        rule_numbers = tuple(number for number, _ in groups)
         return (
             self._bind(rules, tier),
             Operation((), tuple(rules[number].cost_in(unit) for number, unit in groups)),
             tuple(unit for _, unit in groups),
-            _spread([selection.places[number] for number in numbers], selection.parts),
-            tuple(rules[number] for number in numbers),
-            numbers,
+            _spread([selection.places[number] for number in rule_numbers], selection.parts),
+            tuple(rules[number] for number in rule_numbers),
+            rule_numbers,
         )
 
     def _bind(self, rules: tuple[Rule, ...], tier: str) -> Any:
@@ -263,22 +271,22 @@ class Resolver:
         bound = self._bound.get(name)
         if bound is None:
             bound = self._bind_limits(limits_of(rules, tier, self._on_store_error))
-            _remember(self._bound, name, bound, _MOST_BOUND)
+            _cache(self._bound, name, bound, _MOST_BOUND)
         return bound
 
     def _plan(self, method: str, host: str, path: str, ruleset: str) -> _Plan:
-        """What is known in advance of subjects like this.
+        """The plan of subjects with this method, host and path.
 
-        Kinds are as many as the policy makes them; a path is remembered besides once it comes again, so that it costs
-        less from then on, while a flood of paths that come once costs no memory and pushes none of these out.
+        The policy bounds the number of kinds. A path is cached, too, once it is seen again, so that it costs less from
+        then on. A flood of paths that are seen once takes no memory, and evicts none of the cached paths.
         """
         name = (method, host, path, ruleset)
         plan = self._older.get(name)
         if plan is None:
             plan = self._plan_of(self._matcher.kind(method, host, path), ruleset)
-            if not self._was_met(hash(name)):
+            if not self._was_seen(hash(name)):
                 return plan
-        if len(path) + len(host) + len(method) <= _LONGEST_REMEMBERED:
+        if len(path) + len(host) + len(method) <= _LONGEST_CACHED:
             if len(self._plans) >= _MOST_PLANS:
                 self._older, self._plans = self._plans, {}
             self._plans[name] = plan
@@ -289,18 +297,18 @@ class Resolver:
         plan = self._plans_by_kind.get(name)
         if plan is None:
             plan = self._make_plan(kind, ruleset)
-            _remember(self._plans_by_kind, name, plan, _MOST_PLANS)
+            _cache(self._plans_by_kind, name, plan, _MOST_PLANS)
         return plan
 
-    def _was_met(self, name_hash: int) -> bool:
-        """Whether something with this hash, or nearly, was met of late; from now on it was."""
-        place = name_hash & _LAST_PLACE
-        if self._met[place]:
+    def _was_seen(self, name_hash: int) -> bool:
+        """Return whether a name whose hash has the same slot was seen recently; mark the slot as seen."""
+        slot = name_hash & _LAST_SLOT
+        if self._seen[slot]:
             return True
-        if self._count_met >= _MOST_PLANS:
-            self._met, self._count_met = bytearray(_LAST_PLACE + 1), 0
-        self._met[place] = 1
-        self._count_met += 1
+        if self._seen_count >= _MOST_PLANS:
+            self._seen, self._seen_count = bytearray(_LAST_SLOT + 1), 0
+        self._seen[slot] = 1
+        self._seen_count += 1
         return False
 
     def _make_plan(self, kind: Kind, ruleset: str) -> _Plan:
@@ -319,7 +327,7 @@ class Resolver:
         selection = plan.selections.get(name)
         if selection is None:
             selection = self._selection(chosen)
-            _remember(plan.selections, name, selection, _MOST_SELECTIONS)
+            _cache(plan.selections, name, selection, _MOST_SELECTIONS)
         return selection
 
     def _selection(self, chosen: tuple[Candidate, ...]) -> Selection:
@@ -344,18 +352,18 @@ class Resolver:
             tiers=tiers,
         )
         if not rules:
-            selection.asked = (FREE, Operation((), ()), (), None, (), ())
+            selection.query = (FREE, Operation((), ()), (), None, (), ())
         elif not tiers:
-            selection.asked = self._ask(selection, ANY_TIER)
+            selection.query = self._make_query(selection, ANY_TIER)
         return selection
 
 
 def limits_of(rules: Sequence[Rule], tier: str, on_store_error: str = "") -> tuple[NamedLimit, ...]:
     """The limits of these rules for a tier, each with the group of its rule and unit among them.
 
-    `on_store_error` stands in for the policy's, for rules that have none of their own.
+    `on_store_error` replaces the policy's choice, for rules that have none of their own.
     """
-    groups = {named: group for group, named in enumerate(_groups(rules, tier))}
+    groups = {rule_unit: group for group, rule_unit in enumerate(_groups(rules, tier))}
     return tuple(
         replace(
             limit,
@@ -372,17 +380,17 @@ def _groups(rules: Sequence[Rule], tier: str) -> list[tuple[int, str]]:
     return [(number, unit) for number, rule in enumerate(rules) for unit in rule.units(tier)]
 
 
-def _spread(places: list[int], length: int) -> Spread:
-    """What picks these places of a list of this length, in C wherever it can; None for the list as it is."""
-    if places == list(range(length)):
+def _spread(places: list[int], count: int) -> Spread:
+    """A function that picks these places of a list of `count` parts, in C if possible; None for the list as it is."""
+    if places == list(range(count)):
         return None
     if len(places) == 1:
-        return lambda found: (found[places[0]],)
+        return lambda parts: (parts[places[0]],)
     return itemgetter(*places)
 
 
-def _remember(memory: dict[Any, Any], name: Any, value: Any, most: int) -> None:
-    """Keep a value for later; a memory that is full begins anew."""
-    if len(memory) >= most:
-        memory.clear()
-    memory[name] = value
+def _cache(cache: dict[Any, Any], name: Any, value: Any, most: int) -> None:
+    """Cache a value under a name; a cache that is full is cleared first."""
+    if len(cache) >= most:
+        cache.clear()
+    cache[name] = value

@@ -1,7 +1,8 @@
-"""What one request takes of each unit that a rule's limits count, as the rule says.
+"""The cost that a rule states for one request, in each unit that the rule's limits count.
 
-A number is of the only unit, or of several in requests. A mapping names units; requests that it does not name are 1.
-What a rule says nothing of is 0 unless the caller tells it. Amounts are integers, of money in billionths.
+A number is an amount of the rule's only unit, or of `requests` where it has several. A mapping names units; `requests`
+is 1 if it is not named. A unit that the rule does not state costs 0 unless the caller states it. Amounts are integers,
+of money in billionths.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headgate.units import LARGEST
 
 
 class GroupCosts:
-    """Given in place of a cost where the caller says what each group is charged."""
+    """Passed in place of a cost where the caller states the charge of each group."""
 
     __slots__ = ()
 
@@ -26,17 +27,17 @@ GROUP_COSTS: Any = GroupCosts()
 
 
 class GroupAmounts(tuple[int | None, ...]):
-    """Given in place of an amount: what counts, or is held on top, of each group; None for as much as is held."""
+    """Passed in place of an amount: the final or additional amount of each group; None for the amount that is held."""
 
     __slots__ = ()
 
 
 RuleCost = int | Mapping[str, int] | None
-"""A rule's cost as its file says it: amounts by unit, or a number; None where it says none."""
+"""A rule's cost as the policy file states it: amounts by unit, or a number; None where it states none."""
 
 
 def costs_of(cost: RuleCost, units: Sequence[str]) -> dict[str, int]:
-    """The amounts of one request by unit; none for a number where several units are counted, and requests are not."""
+    """The amounts of one request by unit; empty for a number where several units are counted, and not requests."""
     if isinstance(cost, Mapping):
         others = {unit: amount for unit, amount in cost.items() if unit in units}
         return {REQUESTS: 1, **others} if REQUESTS in units else others
@@ -47,12 +48,12 @@ def costs_of(cost: RuleCost, units: Sequence[str]) -> dict[str, int]:
 
 
 def costs_of_calls(units: Sequence[str]) -> dict[str, int]:
-    """What a rule says of a call that tells itself what it takes: that it is one request."""
+    """The rule's own costs of a call that states its costs itself: one request."""
     return {REQUESTS: 1} if REQUESTS in units else {}
 
 
 def named_costs(costs: Mapping[str, int]) -> str:
-    """What one request takes, for people: "2", "1 request and 900 tokens"; "" for the usual 1."""
+    """The cost of one request as text: "2", "1 request and 900 tokens"; "" for the usual 1."""
     if list(costs) == [REQUESTS]:
         return "" if costs[REQUESTS] == 1 else str(costs[REQUESTS])
     texts = [_text(unit, amount) for unit, amount in costs.items()]
@@ -60,22 +61,27 @@ def named_costs(costs: Mapping[str, int]) -> str:
 
 
 def charged(usual: Operation, units: tuple[str, ...], cost: object, known: Collection[str]) -> Operation:
-    """What is asked for a request that has a cost of its own, but for the keys.
+    """The operation, without keys, for a request with a cost of its own.
 
-    `usual` are the rules' own costs, `units` those of its groups. A number is so many such requests. In a mapping
-    `requests` say that, 1 where they are not named; what it names of other units stands in place of the rules' own.
-    No cost passes 2**52. Raises ArgumentError, also for a unit that is not known; without groups it is not looked at.
+    `usual` has the rules' own costs, `units` the unit of each group. A number is a number of such requests. In a
+    mapping, `requests` is that number, 1 if it is not named; amounts of other units replace the rules' own costs.
+    No cost exceeds 2**52. Raises ArgumentError, also for an unknown unit; without groups `cost` is not checked.
     """
     if not units:
         return usual
     if type(cost) is int or not isinstance(cost, Mapping):
         times = check_cost(cost)
-        return Operation((), tuple([min(own * times, LARGEST) for own in usual.costs]))
-    told = cost.copy() if isinstance(cost, ReadCosts) else read_units(cost, known)
-    times = told.pop(REQUESTS, 1)
+        return Operation((), tuple([min(unit_cost * times, LARGEST) for unit_cost in usual.costs]))
+    stated = cost.copy() if isinstance(cost, ReadCosts) else read_units(cost, known)
+    times = stated.pop(REQUESTS, 1)
     return Operation(
         (),
-        tuple([told.get(unit, min(own * times, LARGEST)) for unit, own in zip(units, usual.costs, strict=True)]),
+        tuple(
+            [
+                stated.get(unit, min(unit_cost * times, LARGEST))
+                for unit, unit_cost in zip(units, usual.costs, strict=True)
+            ]
+        ),
     )
 
 

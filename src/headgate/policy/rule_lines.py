@@ -1,4 +1,4 @@
-"""In which lines a request may wait, what it takes there, and how it is refused where its turn comes too late."""
+"""The lines in which a request may wait, what it takes there, and its refusal where its turn comes too late."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headgate.waiting.arrivals import LineName, Wanted
 
 
 def waiting_lines(policy: Policy, resolved: Resolved) -> dict[LineName, Rule]:
-    """The line of each rule that lets a request wait, by its key."""
+    """The line of each rule that lets a request wait; the name of a line contains the key of the request."""
     return {name: rule for name, rule in _lines(policy, resolved) if rule.wait_us}
 
 
 def lines_of_places(policy: Policy, resolved: Resolved) -> tuple[LineName, ...]:
-    """The lines in which requests may wait for the places that this one holds."""
-    return tuple(dict(each for each in _lines(policy, resolved) if each[1].wait_us and each[1].in_flight))
+    """The lines in which other requests may wait for the places in flight that this one holds."""
+    return tuple(dict(line for line in _lines(policy, resolved) if line[1].wait_us and line[1].in_flight))
 
 
 def _lines(policy: Policy, resolved: Resolved) -> Iterator[tuple[LineName, Rule]]:
@@ -31,12 +31,12 @@ def _lines(policy: Policy, resolved: Resolved) -> Iterator[tuple[LineName, Rule]
 
 
 def rule_of(name: LineName) -> str:
-    """The name of the rule in whose line requests wait."""
+    """The name of the rule that a line belongs to."""
     return name[2]
 
 
 def wanted_of(definitions: tuple[NamedLimit, ...], rule: str, costs: Sequence[int]) -> Wanted:
-    """What a request takes of the rates of a rule, with a cost for each of its units."""
+    """What a request takes of the rates of a rule; `costs` has a cost for each group of the request."""
     _, limits, groups = rates_of(definitions, rule)
     return Wanted(limits, tuple([costs[group] for group in groups]))
 
@@ -45,7 +45,7 @@ def wanted_of(definitions: tuple[NamedLimit, ...], rule: str, costs: Sequence[in
 def rates_of(
     definitions: tuple[NamedLimit, ...], rule: str
 ) -> tuple[tuple[int, ...], tuple[NamedLimit, ...], tuple[int, ...]]:
-    """The rates of a rule: (their places among all limits, themselves in groups of their own, what these were)."""
+    """The rates of a rule: (indexes among all limits, the limits with groups numbered anew, their former groups)."""
     numbers = tuple(
         number
         for number, limit in enumerate(definitions)
@@ -56,15 +56,17 @@ def rates_of(
     return numbers, limits, groups
 
 
-def refused(operation: Operation, rule: str, wait_us: int | None, untouched: Decision, looked: Decision) -> Decision:
+def refused(operation: Operation, rule: str, wait_us: int | None, untouched: Decision, peeked: Decision) -> Decision:
     """The refusal of a request whose turn in the line of a rule comes in `wait_us` (None: never); nothing is consumed.
 
-    `untouched` are the limits as they are, `looked` what they say of the request now.
+    `untouched` is a peek at cost 0, which gives the limits as they are, `peeked` one at the request's own costs.
     """
-    definitions = looked.definitions
+    definitions = peeked.definitions
     readings = [
-        Reading(own.allowed, whole.remaining, whole.reset_after_us, own.retry_after_us, whole.next_after_us, 0)
-        for whole, own in zip(untouched.limits, looked.limits, strict=True)
+        Reading(
+            own.allowed, unchanged.remaining, unchanged.reset_after_us, own.retry_after_us, unchanged.next_after_us, 0
+        )
+        for unchanged, own in zip(untouched.limits, peeked.limits, strict=True)
     ]
     costs = [operation.costs[limit.group] for limit in definitions]
     own = [number for number, limit in enumerate(definitions) if limit.rule == rule and not limit.shadow]
@@ -79,4 +81,4 @@ def refused(operation: Operation, rule: str, wait_us: int | None, untouched: Dec
                 late_us = None if wait_us is None else max(wait_us, retry_us)
                 readings[number] = readings[number]._replace(retry_after_us=late_us)
     binding = binding_of(definitions, readings, costs, allowed=False)
-    return Decision(definitions, readings, allowed=False, binding=binding, degraded=looked.degraded)
+    return Decision(definitions, readings, allowed=False, binding=binding, degraded=peeked.degraded)

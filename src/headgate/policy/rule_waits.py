@@ -1,9 +1,9 @@
-"""Requests wait in line for rules that let them, instead of being refused: what each does, one step after another.
+"""The steps by which a request waits in line for its rules, instead of being refused.
 
-A request asks for all its rules at once, and takes nothing until all admit it. Where rules refuse it that all let it
-wait, and what they promise comes in time, it stands in the line of the one that holds it up for longest
-(`headgate.waiting.arrivals`), sleeps once until that moment, and asks again. It is not known ahead when a place in
-flight will be free: a request waits until one is freed in this process, until a lease ends, or until its own time is
+A request asks all its rules at once, and consumes nothing until all admit it. If all rules that refuse it let it wait,
+and the time that they promise comes soon enough, it enters the line of the rule that holds it up for longest
+(`headgate.waiting.arrivals`), sleeps once until that time, and asks again. When a place in flight will be free is not
+known in advance: the request waits until one is freed in this process, until a lease ends, or until its own time is
 over.
 """
 
@@ -35,9 +35,9 @@ _BY_POLICY = "which is max_waiting of the policy"
 
 @dataclass(slots=True)
 class Waiting:
-    """A request that may wait: what is asked of which limits, under which rules, and for how long at the most.
+    """A request that may wait: its resolved limits and operation, its policy, and the longest time that it may wait.
 
-    `departure` tells where its client goes away.
+    `departure` reports that its client has disconnected.
     """
 
     policy: Policy
@@ -50,31 +50,31 @@ class Waiting:
 
     @property
     def operation(self) -> Operation:
-        """What is asked, a key and a cost for each group."""
+        """The operation on the store: a key and a cost for each group."""
         return self.resolved[1]
 
     @property
     def request(self) -> Request:
-        """The same, as other callers that wait have it."""
+        """The same as a `Request`, which other callers that wait have."""
         return Request("", self.operation.keys, self.operation.costs, self.holding)
 
     def asking(self) -> Operation | Reserve:
-        """The step that asks for it now."""
+        """The step that decides the request now, and charges it if it is admitted."""
         return self.operation if self.holding is None else Reserve(self.operation, *self.holding)
 
     def looking(self) -> Operation:
-        """The step that looks what would be said to it now."""
+        """The step that peeks: it decides the request now, and changes nothing."""
         return Operation(self.operation.keys, self.operation.costs, commit=False)
 
     def left_us(self, name: LineName, now_us: int) -> int:
-        """How long it may still wait in a line."""
+        """How long the request may still wait in a line."""
         return min(self.lines[name].wait_us, self.timeout_us) - (now_us - self.start_us)
 
 
 class HeldUp(NamedTuple):
-    """What holds a request up: rates for exactly `wait_us`, or places in flight for so long at the most.
+    """What holds a request up: rates for exactly `wait_us`, or places in flight for at most `wait_us`.
 
-    `left_us` is how long it may still wait in the line.
+    `left_us` is how long the request may still wait in the line.
     """
 
     by_rates: bool
@@ -84,13 +84,13 @@ class HeldUp(NamedTuple):
 
 
 class RuleWaits:
-    """The requests that wait for one gate. `listeners` are called with their number whenever that changes."""
+    """The requests that wait for one gate. `listeners` are called with their number whenever it changes."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._clock = clock
         self.lines = arrival_lines(store, clock)
         self._arrivals: set[Arrival] = set()
-        self._told_full = False
+        self._logged_full = False
         self._bound: tuple[int, str] | None = None
         self.listeners: list[Callable[[int], object]] = []
         told_of_forks(self)
@@ -100,7 +100,7 @@ class RuleWaits:
         self._arrivals.clear()
 
     def bound(self, most: int, why: str) -> None:
-        """Let no more than so many wait, whatever a policy says."""
+        """Let at most `most` requests wait, whatever a policy says; `why` is for the log."""
         self._bound = most, why
 
     @property
@@ -108,23 +108,23 @@ class RuleWaits:
         """How many requests wait now."""
         return len(self._arrivals)
 
-    def steps(self, waiting: Waiting, asked: Answer | None = None) -> WaitSteps:
-        """Decide a request, in line where its rules let it wait; the result is the decision, or what is held.
+    def steps(self, waiting: Waiting, first_answer: Answer | None = None) -> WaitSteps:
+        """Decide a request, in line where its rules let it wait; return the decision, or the reserved hold.
 
-        `asked` is what came of it, if it was asked for already because no request waits.
+        `first_answer` is the answer of the store, if the request was decided already because no request waits.
         """
         waiting.start_us = now_us = self._clock.now_us()
         waiting.lines = waiting_lines(waiting.policy, waiting.resolved)
         if self.lines:
             self.lines.call_abandoned(waiting.lines)
-        ahead = self.lines.first_of(waiting.lines) if asked is None else None
+        ahead = self.lines.first_of(waiting.lines) if first_answer is None else None
         if ahead is not None and (yield from is_held(waiting.request)):
             ahead = None
         if ahead is None:
-            answer: Answer = asked if asked is not None else (yield waiting.asking())
+            answer: Answer = first_answer if first_answer is not None else (yield waiting.asking())
         else:
-            looked: Decision = yield waiting.looking()
-            answer = waiting.request.answer(looked)
+            peeked: Decision = yield waiting.looking()
+            answer = waiting.request.answer(peeked)
         decision, held_up = decision_in(answer), None
         if decision.allowed and ahead is None:
             return answer
@@ -150,7 +150,7 @@ class RuleWaits:
     def _enter(
         self, waiting: Waiting, arrival: Arrival, at: LineName, decision: Decision
     ) -> Generator[Any, Any, tuple[bool, int | None]]:
-        """Stand in line unless the turn is known to come too late; see `ArrivalLines.enter`."""
+        """Enter the line unless the turn is known to come too late; see `ArrivalLines.enter`."""
         if self.lines.lacks_plan(at, arrival.wants[at]):
             states = yield Read(waiting.operation.keys)
             now_us = self._clock.now_us()
@@ -163,15 +163,15 @@ class RuleWaits:
     def _wait(
         self, waiting: Waiting, arrival: Arrival, at: LineName, decision: Decision, ready_us: int
     ) -> Generator[Any, Any, Answer]:
-        """Wait in line, and leave it however that ends."""
+        """Wait in line, and leave it however the wait ends."""
         admitted = False
         arrival.abandon = partial(self._leave, waiting, arrival, admitted=False)
         try:
-            stands, wait_us = yield from self._enter(waiting, arrival, at, decision)
-            if not stands:
+            entered, wait_us = yield from self._enter(waiting, arrival, at, decision)
+            if not entered:
                 return (yield from self._refuse(waiting, at, wait_us))
             self._arrivals.add(arrival)
-            self._tell()
+            self._notify()
             waiting.departure.begin(arrival.call)
             answer = yield from self._until_answered(waiting, arrival, ready_us)
             admitted = decision_in(answer).allowed
@@ -184,18 +184,18 @@ class RuleWaits:
         return answer
 
     def _leave(self, waiting: Waiting, arrival: Arrival, *, admitted: bool) -> None:
-        """Leave the line, unless it was left already, in place of this request."""
+        """Leave the line, unless it was left already on behalf of this request."""
         if arrival.abandon is None:
             return
         self.lines.leave(arrival, self._clock.now_us(), admitted=admitted)
         if arrival in self._arrivals:
             waiting.departure.end()
             self._arrivals.discard(arrival)
-            self._tell()
+            self._notify()
         arrival.abandon = None
 
     def _until_answered(self, waiting: Waiting, arrival: Arrival, ready_us: int) -> Generator[Any, Any, Answer]:
-        """Ask at the promised moments, but only while no request is ahead; the last answer."""
+        """Ask the store at the promised times, but only while no request is ahead; return the last answer."""
         clock, lines = self._clock, self.lines
         while True:
             arrival.called = False
@@ -221,11 +221,11 @@ class RuleWaits:
             if lines.promised(arrival, held_up.line, ready_us) and not held_up.by_rates:
                 yield Stand(arrival, clock.let_pass(held_up.wait_us))
 
-    def _held_up(self, waiting: Waiting, decision: Decision, asked_us: int) -> HeldUp | None:
-        """What holds a refused request up for longest; None where it is not to wait (any longer).
+    def _held_up(self, waiting: Waiting, decision: Decision, decided_us: int) -> HeldUp | None:
+        """What holds a refused request up for longest; None where the request must not wait (any longer).
 
-        Rates come before places, whose turn is not known ahead. What a decision promises counts from the moment when it
-        was asked for: a thread that is held up after that does not make it come too late.
+        Rates come before places, whose turn is not known in advance. The waits that a decision promises count from
+        `decided_us`, when it was asked for: a thread that is delayed after that does not make a turn come too late.
         """
         if decision.degraded == "closed":
             return None
@@ -237,7 +237,7 @@ class RuleWaits:
             line, retry_us = lines.get(reading.rule), reading.retry_after_us
             if line is None or retry_us is None:
                 return None
-            by_rates, left_us = reading.definition.limit.is_rate, waiting.left_us(line, asked_us)
+            by_rates, left_us = reading.definition.limit.is_rate, waiting.left_us(line, decided_us)
             if left_us <= 0 or (by_rates and retry_us > left_us):
                 return None
             retry_us = max(retry_us, 1)
@@ -249,23 +249,23 @@ class RuleWaits:
     def _refuse(self, waiting: Waiting, at: LineName, wait_us: int | None) -> Generator[Any, Any, Answer]:
         """The refusal of a request whose turn in a line comes too late, in `wait_us` (None: never)."""
         operation = waiting.operation
-        nothing = (0,) * len(operation.costs)
-        untouched: Decision = yield Operation(operation.keys, nothing, commit=False)
-        looked: Decision = yield waiting.looking()
-        return waiting.request.answer(refused(operation, rule_of(at), wait_us, untouched, looked))
+        no_costs = (0,) * len(operation.costs)
+        untouched: Decision = yield Operation(operation.keys, no_costs, commit=False)
+        peeked: Decision = yield waiting.looking()
+        return waiting.request.answer(refused(operation, rule_of(at), wait_us, untouched, peeked))
 
     def _is_full(self, most: int) -> bool:
-        """Whether no more requests may wait; the log says it once."""
+        """Whether no more requests may wait; this is logged once."""
         why = _BY_POLICY
         if self._bound is not None and self._bound[0] < most:
             most, why = self._bound
         if len(self._arrivals) < most:
             return False
-        if not self._told_full:
-            self._told_full = True
+        if not self._logged_full:
+            self._logged_full = True
             log.warning(_FULL, most, why)
         return True
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self.listeners:
             listener(len(self._arrivals))

@@ -1,4 +1,4 @@
-"""Whether a store can keep a policy: the servers of a Cluster, and the room of a shared zone."""
+"""Checks whether a store can hold a policy: the servers of a Cluster, and the size of a shared zone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headgate.policy.compiled import ALL_RULES, ANY_TIER, Conditions, Policy, Ru
 from headgate.stores.protocol import Store
 
 _ZONE_CHARGES, _LOG_COUNTS_AS = 256, 7
-"""How many limits a shared zone charges at once, and as how many of them a log counts."""
+"""The most limits that a shared zone charges at once, and the number of limits that a log counts as."""
 
 
 def check_fit(policy: Policy, store: Store, *, clock: Clock | None = None) -> None:
-    """Raise ConfigError for a policy that the store cannot keep."""
+    """Raise ConfigError for a policy that the store cannot hold."""
     check_cluster(policy, store)
     limits = [limit for rule in policy.rules for limits in rule.limits.values() for limit in limits]
     store.check_room(limits, clock=clock)
@@ -30,24 +30,24 @@ def check_fit(policy: Policy, store: Store, *, clock: Clock | None = None) -> No
 
 
 def check_holds(policy: Policy, bind: Callable[[tuple[NamedLimit, ...]], Any]) -> None:
-    """Raise ConfigError for a policy that counts what is in flight, on a store that does not hold it.
+    """Raise ConfigError for a policy that counts requests in flight, on a store without holds.
 
-    `bind` binds limits to the store as they will be asked.
+    `bind` binds limits to the store in the same way as for decisions.
     """
     rule = next((rule for rule in policy.rules if rule.in_flight), None)
     if rule is None:
         return
-    limits = next(limits for limits in rule.limits.values() if any(not each.limit.is_rate for each in limits))
+    limits = next(limits for limits in rule.limits.values() if any(not named.limit.is_rate for named in limits))
     try:
         bind(tuple(replace(limit, group=0) for limit in limits)).id_of(("anyone",), "any")
     except ConfigError as error:
         raise ConfigError(f"rule {rule.name} counts what is in flight: {error}") from error
     except StoreError:
-        return  # it is not known before the store answers
+        return  # whether the store has holds is not known before it answers
 
 
 def check_cluster(policy: Policy, store: Store) -> None:
-    """Raise ConfigError for a policy that a Cluster cannot keep, where the store is one."""
+    """Raise ConfigError for a policy that a Cluster cannot hold, where the store is one."""
     if store.is_cluster:
         obstacle = cluster_obstacle(policy)
         if obstacle:
@@ -55,20 +55,20 @@ def check_cluster(policy: Policy, store: Store) -> None:
 
 
 def cluster_obstacle(policy: Policy) -> str:
-    """Why a Cluster cannot keep a policy as it is written, "" where it can.
+    """The reason why a Cluster cannot hold a policy as it is written; "" where it can.
 
-    There keys of different identities lie on different servers. A decision over several servers is charged server
-    by server, and a refusal gives back what it took. A queue has told those behind it how long to wait, so its
-    place cannot be given back.
+    In a Cluster, keys of different identities are on different servers. A decision over several servers is charged
+    server by server, and a refusal gives back what was charged. A place in a queue cannot be given back, because the
+    requests behind it already have their delays.
     """
     for queue in policy.rules:
         if queue.shadow or not _has_queue(queue):
             continue
-        for beside in policy.rules:
-            if beside.by != queue.by and _may_meet(queue, beside):
+        for other in policy.rules:
+            if other.by != queue.by and _may_apply_together(queue, other):
                 return (
-                    f"rule {queue.name} is a queue and may meet rule {beside.name}, which counts by "
-                    f"{_by(beside)} instead of {_by(queue)}: in a Cluster these lie on different servers, and a place "
+                    f"rule {queue.name} is a queue and may meet rule {other.name}, which counts by "
+                    f"{_by(other)} instead of {_by(queue)}: in a Cluster these are on different servers, and a place "
                     "in a queue cannot be given back. Count both by the same identities, make the queue another "
                     "kind of limit, or use one server or Sentinels"
                 )
@@ -76,7 +76,7 @@ def cluster_obstacle(policy: Policy) -> str:
 
 
 def zone_obstacle(policy: Policy) -> str:
-    """Why a shared zone cannot decide requests that a policy is for, "" where it can decide those that are certain."""
+    """Why a shared zone cannot decide some requests of a policy; "" where nothing certain prevents it."""
     return next((_too_many(limits) for limits in _beyond_a_zone(policy)), "")
 
 
@@ -92,7 +92,7 @@ def _too_many(limits: tuple[NamedLimit, ...]) -> str:
 
 
 def _beyond_a_zone(policy: Policy) -> Iterator[tuple[NamedLimit, ...]]:
-    """Limits that certainly apply together, and are more than a shared zone charges at once."""
+    """Yield the limits that certainly apply together, and are more than a shared zone charges at once."""
     if sum(len(limits) for rule in policy.rules for limits in rule.limits.values()) * _LOG_COUNTS_AS > _ZONE_CHARGES:
         for limits in _limits_together(policy):
             if sum(_LOG_COUNTS_AS if _is_log(limit) else 1 for limit in limits) > _ZONE_CHARGES:
@@ -100,16 +100,16 @@ def _beyond_a_zone(policy: Policy) -> Iterator[tuple[NamedLimit, ...]]:
 
 
 def _limits_together(policy: Policy) -> Iterator[tuple[NamedLimit, ...]]:
-    """For each set of conditions of a ruleset and each tier, the limits of rules that all such requests fall under."""
+    """Yield, for each set of conditions of a ruleset and each tier, the limits of the rules that certainly apply."""
     rulesets = {name: members for name, members in policy.rulesets.items() if name != ALL_RULES} or policy.rulesets
     for members in map(frozenset, rulesets.values()):
         rules = [rule for rule in policy.rules if rule.name in members and not rule.default]
         anything = [rule for rule in rules if rule.conditions == Conditions()]
-        alike: dict[Conditions, list[Rule]] = {}
+        by_conditions: dict[Conditions, list[Rule]] = {}
         for rule in rules:
-            alike.setdefault(rule.conditions, []).append(rule)
-        for conditions, own in alike.items():
-            together = own if conditions == Conditions() else [*anything, *own]
+            by_conditions.setdefault(rule.conditions, []).append(rule)
+        for conditions, rules_alike in by_conditions.items():
+            together = rules_alike if conditions == Conditions() else [*anything, *rules_alike]
             for tier in dict.fromkeys((ANY_TIER, *(tier for rule in together for tier in rule.limits))):
                 yield tuple(limit for rule in together for limit in rule.limits[rule.tier(tier)])
 
@@ -122,17 +122,17 @@ def _has_queue(rule: Rule) -> bool:
     return any(ALGORITHMS[limit.limit.algorithm].queues for limits in rule.limits.values() for limit in limits)
 
 
-def _may_meet(one: Rule, other: Rule) -> bool:
-    """Whether one request may fall under both; where that cannot be told, it may."""
-    if one.default != other.default:  # a default rule is for requests that no other is for
+def _may_apply_together(rule: Rule, other: Rule) -> bool:
+    """Whether both rules may apply to one request; true where that is not certain."""
+    if rule.default != other.default:  # a default rule applies where no other rule does
         return False
-    ours, theirs = one.conditions, other.conditions
-    if ours.methods and theirs.methods and not ours.methods & theirs.methods:
+    first, second = rule.conditions, other.conditions
+    if first.methods and second.methods and not first.methods & second.methods:
         return False
-    if ours.hosts and theirs.hosts and not (ours.parent_hosts or theirs.parent_hosts or ours.hosts & theirs.hosts):
+    if first.hosts and second.hosts and not (first.parent_hosts or second.parent_hosts or first.hosts & second.hosts):
         return False
-    plain = all(path and not set(path) & set("*{}") for path in (*ours.paths, *theirs.paths))
-    return not (ours.paths and theirs.paths and plain and not set(ours.paths) & set(theirs.paths))
+    plain = all(path and not set(path) & set("*{}") for path in (*first.paths, *second.paths))
+    return not (first.paths and second.paths and plain and not set(first.paths) & set(second.paths))
 
 
 def _by(rule: Rule) -> str:

@@ -1,6 +1,6 @@
-"""What a policy may say and can hardly mean: limits that never refuse, rules that never apply.
+"""Warnings about a valid policy that is hardly intended: limits that never refuse, rules that never apply.
 
-Each is certain from the policy alone, whatever the requests are; a policy with warnings loads.
+Each warning is certain from the policy alone, whatever the requests are; a policy with warnings loads.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ from headgate.policy.trust_warnings import trust_warnings
 from headgate.policy.yaml_source import Document
 
 _FOREIGN = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)|<(?:[a-z]+:)?([A-Za-z_][A-Za-z0-9_]*)>")
-"""A segment for any value, as other programs write it."""
+"""A path segment that matches any value, in the syntax of other programs."""
 
 
 _NO_RULE = "none"
-"""What metrics call the rule of requests that no rule is for, see `headgate.observe.prometheus`."""
+"""The rule's name in metrics of requests to which no rule applies; see `headgate.observe.prometheus`."""
 
 _WITHIN = {("day", "week"): 7, ("day", "month"): 31, ("day", "year"): 366, ("month", "year"): 12}
-"""Of two periods of one calendar, of which the one lies within the other, how often at the most."""
+"""For two calendar periods, how many of the first are within one of the second, at most."""
 
 
 def warnings_of(document: Document, policy: PolicyModel) -> list[Problem]:
-    """The warnings about a policy that was read from a document, each with its place."""
+    """The warnings about a policy that was read from a document, each with its line and column."""
     found = [*_idle_limits(policy), *_idle_rules(policy), *_idle_exemptions(policy), *_foreign_paths(policy)]
     found += _rules_like_no_rule(policy)
     found += trust_warnings(policy)
-    return sorted((document.problem(path, message) for path, message in found), key=lambda one: (one.line, one.column))
+    return sorted(
+        (document.problem(path, message) for path, message in found), key=lambda problem: (problem.line, problem.column)
+    )
 
 
 def _idle_limits(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
-    """Limits that refuse nothing which another limit of the same rule would pass."""
+    """Warn of each limit that refuses nothing that another limit of the same rule would let pass."""
     for index, rule in enumerate(policy.rules):
         for tier, limits in rule.limits.items():
             path: Path = ("rules", index, "limits", tier) if tier != ANY_TIER else ("rules", index, "limits")
@@ -64,7 +66,7 @@ def _idle_limits(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
 
 
 def _rules_like_no_rule(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
-    """Rules whose name is what metrics call requests that no rule is for."""
+    """Warn of each rule with the name that metrics use for requests to which no rule applies."""
     for index, rule in enumerate(policy.rules):
         if rule.name == _NO_RULE:
             yield (
@@ -75,19 +77,19 @@ def _rules_like_no_rule(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
 
 
 def _covers(limit: Limit, other: Limit) -> bool:
-    """Whether `other` never refuses what `limit` passes, both charged with the same requests."""
+    """Whether `other` never refuses a request that `limit` lets pass, both charged with the same requests."""
     if limit.quota == 0:
         return True
     match limit, other:
         case (FixedWindow(), FixedWindow()) | (SlidingLog(), SlidingLog() | FixedWindow()):
-            # So many periods of the one touch a period of the other: aligned windows lie within one another.
+            # The ceiling below is how many periods of `limit` touch a period of `other`: aligned windows are nested.
             nested = not other.period_us % limit.period_us or not limit.period_us % other.period_us
             nested = nested or isinstance(limit, SlidingLog)
             return nested and other.quota >= limit.quota * -(-other.period_us // limit.period_us)
         case SlidingWindow(), SlidingWindow():
             return other.period_us == limit.period_us and other.quota >= limit.quota
         case (SlidingLog(), SlidingWindow()):
-            # The estimate is at most what two windows of the other can hold.
+            # The estimate is at most what two windows of `other` can hold.
             return other.quota >= 2 * limit.quota * -(-other.period_us // limit.period_us)
         case CalendarWindow(), CalendarWindow():
             times = 1 if limit.period == other.period else _WITHIN.get((limit.period, other.period), 0)
@@ -108,31 +110,31 @@ def _covers(limit: Limit, other: Limit) -> bool:
 
 
 def _idle_rules(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
-    """Rules that no request ever meets, or waits for."""
+    """Warn of each rule that never applies to a request, or that no request waits for."""
     for index, rule in enumerate(policy.rules):
         path: Path = ("rules", index)
         place = next((place for place, match in enumerate(policy.exempt) if _exempts(match, rule)), None)
-        if other := _beside_entries(rule.match):
-            yield (*path, "match"), f"never applies: a descriptor, which entries are of, has no {other}"
+        if condition := _http_condition_with_entries(rule.match):
+            yield (*path, "match"), f"never applies: entries are of descriptors, and a descriptor has no {condition}"
         if rule.shadow and rule.wait is not None:
             yield (*path, "wait"), "no request waits for it: a shadow rule refuses nothing"
-        if rule.default and (beside := _for_all_beside(rule, policy)) is not None:
-            yield (*path, "default"), f"never applies: it is a default, and {beside.name} is for every request"
+        if rule.default and (companion := _companion_for_all(rule, policy)) is not None:
+            yield (*path, "default"), f"never applies: it is a default, and {companion.name} is for every request"
         elif place is not None:
             yield (*path, "match"), f"never applies: exempt[{place}] exempts all requests that it matches"
 
 
-def _for_all_beside(rule: RuleModel, policy: PolicyModel) -> RuleModel | None:
-    """A rule for every request, where each ruleset that has this rule has such a one; else None."""
-    for_all = [one for one in policy.rules if not (one.default or one.shadow) and _is_empty(one.match)]
-    rulesets = {ALL_RULES: [one.name for one in policy.rules]} | policy.rulesets
-    homes = [members for members in rulesets.values() if rule.name in members]
-    beside = [next((one for one in for_all if one.name in members), None) for members in homes]
-    return beside[0] if beside and None not in beside else None
+def _companion_for_all(rule: RuleModel, policy: PolicyModel) -> RuleModel | None:
+    """A rule for every request, if each ruleset that contains `rule` contains such a rule, too; else None."""
+    for_all = [other for other in policy.rules if not (other.default or other.shadow) and _is_empty(other.match)]
+    rulesets = {ALL_RULES: [other.name for other in policy.rules]} | policy.rulesets
+    containing = [members for members in rulesets.values() if rule.name in members]
+    companions = [next((other for other in for_all if other.name in members), None) for members in containing]
+    return companions[0] if companions and None not in companions else None
 
 
-def _beside_entries(match: MatchModel | None) -> str:
-    """A condition of HTTP requests that stands beside entries, so that no subject meets both; "" for none."""
+def _http_condition_with_entries(match: MatchModel | None) -> str:
+    """A condition of HTTP requests next to conditions on entries, so that no subject meets both; "" for none."""
     if match is None or match.entries is None:
         return ""
     return next((name for name in ("method", "path", "host", "header") if getattr(match, name)), "")
@@ -143,7 +145,7 @@ def _is_empty(match: MatchModel | None) -> bool:
 
 
 def _exempts(match: MatchModel, rule: RuleModel) -> bool:
-    """Whether an exemption by nothing but paths names each path of the rule; descriptors have none."""
+    """Whether an exemption with no condition but paths exempts each path of the rule; descriptors have no path."""
     conditions = {name for name, value in match.model_dump(exclude_none=True).items() if value}
     if conditions != {"path"} or match.path is None or (rule.match is not None and rule.match.entries is not None):
         return False
@@ -153,14 +155,14 @@ def _exempts(match: MatchModel, rule: RuleModel) -> bool:
 
 
 def _idle_exemptions(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
-    """Exemptions that no subject meets."""
+    """Warn of each exemption that no subject meets."""
     for index, match in enumerate(policy.exempt):
-        if other := _beside_entries(match):
-            yield ("exempt", index), f"never applies: a descriptor, which entries are of, has no {other}"
+        if condition := _http_condition_with_entries(match):
+            yield ("exempt", index), f"never applies: entries are of descriptors, and a descriptor has no {condition}"
 
 
 def _foreign_paths(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
-    """Segments that are a parameter to other programs, and only themselves here."""
+    """Warn of each path segment that is a parameter in other programs, and literal text here."""
     matches: list[tuple[Path, MatchModel | None]]
     matches = [(("rules", index, "match"), rule.match) for index, rule in enumerate(policy.rules)]
     matches += [(("exempt", index), match) for index, match in enumerate(policy.exempt)]
