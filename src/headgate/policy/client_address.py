@@ -1,10 +1,10 @@
-"""The client's address: which of the addresses that a request names may be believed.
+"""The client's address: which of the addresses in a request are trusted.
 
-Only what a trusted proxy added counts. A header that the client may have written is read from the
-right, as far as the hops are trusted. Exactly one header is looked at. Source: RFC 7239, and the
+Only addresses that a trusted proxy added count. A header that the client may have written is read from the
+right, as far as the hops are trusted. Exactly one header is read. Source: RFC 7239, and the
 behaviour of nginx's `real_ip_recursive`; see docs/policy.md#client-addresses.
 
-Addresses are packed bytes here, 4 or 16 of them: every request has one, and `ipaddress` would take
+Addresses are packed here, in 4 or 16 bytes: every request has one, and `ipaddress` would take
 longer than the rest of a decision.
 """
 
@@ -22,12 +22,12 @@ PackedAddress = bytes
 """An address in network order: 4 bytes or 16."""
 
 UNIX = "unix"
-"""What a list of trusted proxies calls the peers of a Unix socket, which have no address."""
+"""The name of the peers of a Unix socket in a list of trusted proxies; they have no address."""
 
 _MOST_ELEMENTS = 64
 _LONGEST_HEADER = 4096
 _MAPPED = bytes(10) + b"\xff\xff"
-"""How an IPv4 address begins that is written as IPv6, `::ffff:203.0.113.9`."""
+"""The first bytes of an IPv4 address that is written as IPv6, `::ffff:203.0.113.9`."""
 
 _PORT = re.compile(r":[0-9]{1,5}")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -44,10 +44,10 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """Which proxies to believe, and how much of an address tells clients apart.
+    """Which proxies are trusted, and the prefix length of addresses that distinguishes clients.
 
-    Without trusted proxies the address is the peer's. With `hops` the header's element at that place
-    from the right is taken, whatever wrote the others.
+    Without trusted proxies the address is the peer's. With `hops` it is the header's element at that position
+    from the right, whatever the other elements are.
     """
 
     header: str = ""
@@ -58,28 +58,28 @@ class AddressRules:
     ipv6_prefix: int = 64
 
     def client(self, peer: str, header: str) -> str:
-        """What tells the client apart: its address or its network; the peer's own text where that is neither."""
+        """The text that distinguishes the client: its address or its network; `peer` itself where it has no address."""
         address = self.address(peer, header)
         return peer if address is None else self._network(address)
 
     def address(self, peer: str, header: str) -> PackedAddress | None:
-        """The client's whole address; None where it has none that can be read."""
+        """The client's whole address; None where no address can be read."""
         address = parse_address(peer)
         if self.header and (self.trusts(address) if address is not None else self.trust_unix and peer in ("", UNIX)):
             address = self._believed(address, self._elements(header))
         return address
 
     def _network(self, address: PackedAddress) -> str:
-        """`203.0.113.9`, `2001:db8:0:1::/64`"""
+        """The client's network as text: `203.0.113.9`, `2001:db8:0:1::/64`."""
         bits = 8 * len(address)
         prefix = self.ipv4_prefix if bits == 32 else self.ipv6_prefix
         if prefix == bits:
             return address_text(address)
-        kept = int.from_bytes(address) >> (bits - prefix) << (bits - prefix)
-        return f"{address_text(kept.to_bytes(len(address)))}/{prefix}"
+        network_bits = int.from_bytes(address) >> (bits - prefix) << (bits - prefix)
+        return f"{address_text(network_bits.to_bytes(len(address)))}/{prefix}"
 
     def trusts(self, address: PackedAddress) -> bool:
-        """Whether what this address says of others is believed; counting hops alone trusts every peer."""
+        """Whether the addresses that a proxy at this address forwards are trusted; `hops` alone trusts every peer."""
         if self.hops and not self.trusted and not self.trust_unix:
             return True
         return is_in(address, self.trusted)
@@ -124,14 +124,14 @@ def is_in(address: PackedAddress, networks: Iterable[Network]) -> bool:
 
 
 def network_text(network: Network) -> str:
-    """A network as it is written."""
+    """A network in its usual notation, `10.0.0.0/8`."""
     return f"{address_text(network.first.to_bytes(network.length))}/{network.mask.bit_count()}"
 
 
 def parse_address(text: str) -> PackedAddress | None:
-    """An address as headers write it: with a port, in brackets, with a zone; None for anything else."""
+    """Parse an address as headers contain it: plain, with a port, in brackets, with a zone; None for anything else."""
     try:
-        return inet_pton(AF_INET, text)  # most are written like this
+        return inet_pton(AF_INET, text)  # the usual form
     except (OSError, ValueError):
         pass
     text = text.strip()
@@ -150,7 +150,7 @@ def parse_address(text: str) -> PackedAddress | None:
 
 
 def address_text(address: PackedAddress) -> str:
-    """An address as text, each in one form only."""
+    """An address as text, in its canonical form."""
     return inet_ntop(AF_INET if len(address) == 4 else AF_INET6, address)
 
 

@@ -1,7 +1,8 @@
-"""A policy as data: what its file says, with names resolved and defaults filled in. Plain, immutable values.
+"""A policy as data: the contents of its file, with names resolved and defaults filled in. Plain, immutable values.
 
-`headgate.policy.compiler` makes it from the model of a file; `matching` and `extract` read it for a subject. Without
-a `CallableIdentity` it has no functions: it prints, compares and can be pickled, and is all that another reader needs.
+`headgate.policy.compiler` makes it from the model of a file; `matching` and `extract` apply it to a subject. Without
+a `CallableIdentity` it has no functions: it can be printed, compared and pickled, and another reader needs nothing
+else.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from headgate.policy.key_parts import hosts_of
 from headgate.policy.llm_settings import AtEnd, HoldMode, LlmSettings
 
 ALL_RULES = "default"
-"""The ruleset that holds every rule, unless the policy gives the name to another."""
+"""The ruleset that contains every rule, unless the policy defines another one of this name."""
 
 ANY_TIER = ""
-"""The tier of limits that hold for all requests, and of tiers that a rule does not name."""
+"""The tier of limits that apply to all requests, and to requests of tiers that a rule does not name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientNetworks:
-    """Networks that a client's address is in, and whether the peers of Unix sockets are; found by `rules`."""
+    """Networks of clients, and whether peers of Unix sockets are included; `rules` give a client's address."""
 
     networks: tuple[Network, ...]
     unix: bool
@@ -41,7 +42,7 @@ class ClientNetworks:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Which requests are meant; all that is given must hold, and of several values one.
+    """Which requests match: every condition that is given must hold; of several values, one must match.
 
     `parent_hosts` begin with a dot and mean all hosts below. `headers` are names in lower case with their values,
     None for any value; `paths` are templates.
@@ -54,28 +55,28 @@ class Conditions:
     paths: tuple[str, ...] = ()
     clients: ClientNetworks | None = None
     models: tuple[str, ...] = ()
-    """Names of language models in small letters, or beginnings of names with a `*`."""
+    """Names of language models in lower case, or prefixes of names followed by `*`."""
 
     entries: EntryConditions | None = None
-    """What a descriptor must have; a subject that is none is not meant."""
+    """The entries that a descriptor must have; a subject that is no descriptor does not match."""
 
     @property
     def look_further(self) -> bool:
-        """Whether more of a request matters than its method, host and path."""
+        """Whether the conditions depend on more of a request than its method, host and path."""
         return bool(self.headers or self.models) or self.clients is not None or self.entries is not None
 
     def is_for(self, method: str, hosts: Collection[str]) -> bool:
-        """Whether a request of this method is meant, sent to these hosts: one is enough."""
+        """Whether a request of this method to these hosts matches; one matching host is enough."""
         if self.methods and method not in self.methods:
             return False
         return not (self.hosts or self.parent_hosts) or any(map(self._is_host, hosts))
 
     def is_surely_for(self, method: str, hosts: Collection[str]) -> bool:
-        """`is_for`, where each of the hosts must be meant."""
+        """`is_for`, but each of the hosts must match."""
         return self.is_for(method, hosts) and (not (self.hosts or self.parent_hosts) or all(map(self._is_host, hosts)))
 
     def why_not(self, method: str, host: str) -> str:
-        """Why a request of this method and host is not meant, "" where it is."""
+        """Why a request of this method and host does not match; "" where it does."""
         if self.methods and method not in self.methods:
             return f"method {method} is not {' or '.join(sorted(self.methods))}"
         if (self.hosts or self.parent_hosts) and not any(map(self._is_host, hosts_of(host))):
@@ -89,7 +90,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Where a request's tier is read from: the last part of an identity, which `map` may give another name."""
+    """The source of a request's tier: the last part of an identity, which `map` may translate to a tier's name."""
 
     source: Identity
     map: FrozenMap[str, str] | None
@@ -101,10 +102,10 @@ _ONE_REQUEST = FrozenMap({REQUESTS: 1})
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which requests are counted, as what, and under which limits.
+    """Which requests are counted, by which key, and under which limits.
 
-    `limits` has an entry for each tier that the rule names, and one for all others under `ANY_TIER`. `costs` are what
-    one request takes of each unit that the limits count, as the rule says: of units that are not there, nothing.
+    `limits` has an entry for each tier that the rule names, and one for all others under `ANY_TIER`. `costs` are the
+    rule's own costs of one request, by the units that the limits count; units that are not in it cost 0.
     """
 
     name: str
@@ -115,23 +116,23 @@ class Rule:
     default: bool = False
     shadow: bool = False
     on_store_error: OnStoreError | Literal[""] = ""
-    """Its own choice, empty for that of the caller or of the policy; `limits` have the policy's already."""
+    """The rule's own choice; empty for that of the caller or the policy. `limits` have the policy's already."""
 
     warn_percent: int = 0
-    """The used share of a limit from which on a call of a language model is warned; 0 for never."""
+    """The used share of a limit, in percent, at which calls of language models trigger a warning; 0 for never."""
 
     hold: HoldMode = "expected"
     """How much output a call of a language model holds."""
 
     at_end: AtEnd = "cut"
-    """What becomes of a stream that no further slice can be held for."""
+    """What happens to a stream for which no further slice can be held."""
 
     wait_us: int = 0
     """How long a request may wait in line before the rule refuses it; 0 where it refuses at once."""
 
     @property
     def by(self) -> tuple[str, ...]:
-        """The names of the identities that make its key."""
+        """The names of the identities that the rule's key consists of."""
         return self.key.names
 
     @property
@@ -140,25 +141,25 @@ class Rule:
         return len(self.limits) > 1
 
     def units(self, tier: str) -> tuple[str, ...]:
-        """The units that its limits of a tier count: each has a key and a cost of its own in a decision."""
+        """The units that the limits of a tier count: each has a key and a cost of its own in a decision."""
         return units_of(named.limit for named in self.limits[self.tier(tier)])
 
     @property
     def all_units(self) -> tuple[str, ...]:
-        """The units that its limits of any tier count."""
+        """The units that the limits of any tier count."""
         return units_of(named.limit for limits in self.limits.values() for named in limits)
 
     @property
     def in_flight(self) -> bool:
-        """Whether a limit of any tier counts what is in flight, so that requests are held."""
+        """Whether a limit of any tier counts requests in flight, so that requests are held."""
         return any(not named.limit.is_rate for limits in self.limits.values() for named in limits)
 
     def cost_in(self, unit: str) -> int:
-        """What one request takes of a unit, as the rule says."""
+        """The rule's own cost of one request in a unit."""
         return self.costs.get(unit, 0)
 
     def tier(self, tier: str) -> str:
-        """The entry of `limits` that holds for a request's tier."""
+        """The key in `limits` for a request's tier."""
         return tier if tier in self.limits else ANY_TIER
 
 
@@ -166,8 +167,8 @@ class Rule:
 class Policy:
     """The rules of one system.
 
-    `store` is a URL; `names_store` tells whether the policy says so itself. `exempt` are requests that no rule is
-    for; `identities` has all by name, the built-in ones among them; `rulesets` name some of the rules.
+    `store` is a URL; `names_store` is whether the policy itself names it. `exempt` are requests to which no rule
+    applies; `identities` has all identities by name, including built-in ones; `rulesets` are named sets of rules.
     """
 
     namespace: str
@@ -180,10 +181,10 @@ class Policy:
     exempt: tuple[Conditions, ...]
     rulesets: FrozenMap[str, tuple[str, ...]]
     max_waiting: int = 1000
-    """How many requests may wait in line at one time, in each process."""
+    """The most requests that may wait in line at one time, in each process."""
 
     llm: LlmSettings | None = None
-    """What it says of calls of language models, where it is of such."""
+    """The settings for calls of language models; None for a policy of other requests."""
 
     @property
     def conditions(self) -> Iterator[Conditions]:
@@ -193,12 +194,12 @@ class Policy:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Requests, which costs are told in, and the other units that any of its limits count."""
+        """`requests`, in which costs are stated, and the other units that any limit counts."""
         return tuple(dict.fromkeys((REQUESTS, *(unit for rule in self.rules for unit in rule.all_units))))
 
     @property
     def in_flight(self) -> bool:
-        """Whether a limit of any rule counts what is in flight."""
+        """Whether a limit of any rule counts requests in flight."""
         return any(rule.in_flight for rule in self.rules)
 
     @property
@@ -208,9 +209,9 @@ class Policy:
 
     @property
     def looks_at_calls_alone(self) -> bool:
-        """Whether a call of a language model tells itself which rules apply to it and by which keys they count it.
+        """Whether the attributes of a call of a language model alone decide which rules apply, and their keys.
 
-        It does not where that depends on its HTTP request, or on a function.
+        False where a rule or a key depends on the HTTP request or on a function.
         """
         members = [member for rule in self.rules for member in rule.key.members]
         if self.tiers is not None:
@@ -218,8 +219,14 @@ class Policy:
         if not all(isinstance(leaf, AttributeIdentity) for member in members for leaf in leaves(member)):
             return False
         return not any(
-            one.methods or one.hosts or one.parent_hosts or one.headers or one.paths or one.clients or one.entries
-            for one in self.conditions
+            conditions.methods
+            or conditions.hosts
+            or conditions.parent_hosts
+            or conditions.headers
+            or conditions.paths
+            or conditions.clients
+            or conditions.entries
+            for conditions in self.conditions
         )
 
     @property

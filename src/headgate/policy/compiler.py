@@ -1,4 +1,4 @@
-"""The model of a policy file, compiled: names resolved, defaults filled in, limits named."""
+"""Compiles the model of a policy file: resolves names, fills in defaults, names limits."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from headgate.policy.schema import ClientIpModel, IdentityModel, MatchModel, Pol
 
 
 def compile_policy(model: PolicyModel) -> Policy:
-    """The policy of a model that was checked."""
+    """Compile a model that was checked to a policy."""
     addresses = _address_rules(model.client_ip)
-    own = CALL_IDENTITIES if model.llm is not None else ()
-    identities = _identities(model.identities, addresses, own)
+    call_identities = CALL_IDENTITIES if model.llm is not None else ()
+    identities = _identities(model.identities, addresses, call_identities)
     groups = model.llm.models if model.llm is not None else {}
     rules = tuple(_rule(rule, model, identities, addresses) for rule in model.rules)
     rulesets = {ALL_RULES: tuple(rule.name for rule in rules)}
@@ -86,7 +86,7 @@ def _address_rules(model: ClientIpModel) -> AddressRules:
 
 
 def _identities(
-    models: Mapping[str, IdentityModel], addresses: AddressRules, of_calls: Iterable[str]
+    models: Mapping[str, IdentityModel], addresses: AddressRules, call_identities: Iterable[str]
 ) -> dict[str, Identity]:
     """Every identity by its name: the built-in ones, then those of the policy."""
     known: dict[str, Identity] = {
@@ -94,7 +94,7 @@ def _identities(
         "host": HostIdentity(),
         "method": MethodIdentity(),
         "endpoint": EndpointIdentity(),
-        **{name: AttributeIdentity(name) for name in of_calls},
+        **{name: AttributeIdentity(name) for name in call_identities},
     }
 
     def resolve(name: str) -> Identity:
@@ -106,7 +106,7 @@ def _identities(
                 known[name] = _identity(name, model, addresses)
         return known[name]
 
-    return {name: resolve(name) for name in (*BUILT_IN, *of_calls, *models)}
+    return {name: resolve(name) for name in (*BUILT_IN, *call_identities, *models)}
 
 
 def _identity(name: str, model: IdentityModel, addresses: AddressRules) -> Identity:
@@ -140,7 +140,7 @@ def _tiers(model: TiersModel, identities: Mapping[str, Identity]) -> Tiers:
 
 
 def _conditions(match: MatchModel | None, addresses: AddressRules, groups: Mapping[str, tuple[str, ...]]) -> Conditions:
-    """The conditions of a match; none at all where there is no match."""
+    """The conditions of a match; no conditions where there is no match."""
     if match is None:
         return Conditions()
     hosts = [host.lower() for host in match.host or ()]

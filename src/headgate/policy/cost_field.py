@@ -1,4 +1,4 @@
-"""The cost of a rule as its file says it: a number, or a map from what its limits count to a number."""
+"""The field `cost` of a rule in a policy file: a number, or a map from units that its limits count to amounts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COST_SCHEMA = {
 
 
 def read_cost(value: object) -> int | dict[str, int]:
-    """A number, or a map from unit to amount."""
+    """Read a number, or a map from unit to amount; raises ValueError."""
     if not isinstance(value, dict):
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"must be a whole number, not {shown(value)}")
@@ -34,13 +34,13 @@ def read_cost(value: object) -> int | dict[str, int]:
     faults: dict[str, str] = {}
     for name, amount in value.items():
         try:
-            unit, own = _named_cost(name, amount)
+            unit, parsed_amount = _named_cost(name, amount)
         except ValueError as error:
             faults[str(name)] = str(error)
         else:
             if unit in costs:
                 faults[name] = f"{unit} is there twice"
-            costs[unit] = own
+            costs[unit] = parsed_amount
     if not value:
         raise ValueError("must be a whole number, or a map from what is counted to a number, such as {tokens: 500}")
     if faults:
@@ -49,7 +49,7 @@ def read_cost(value: object) -> int | dict[str, int]:
 
 
 def _named_cost(name: object, amount: object) -> tuple[str, int]:
-    """A unit and an amount of it, as the mapping of a file has them. Raises ValueError with what would be right."""
+    """Read one unit and its amount from the map of a file. Raises ValueError with what would be right."""
     unit = check_unit(name)
     if isinstance(amount, float):
         raise ValueError(f"{amount!r} has no exact value: a cost is a whole number, of money text, in quotes")

@@ -1,4 +1,4 @@
-"""What is wrong with what a policy's rules count, and with what they say that a request costs."""
+"""Problems with the units that a policy's rules count, and with the costs that rules state for a request."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headgate.policy.schema import PolicyModel
 
 
 def cost_problems(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
-    """What is wrong with rules of calls and with costs: of what no limit counts, or above what a limit ever admits.
+    """Yield problems with rules of calls and with costs: of a unit that no limit counts, or more than a limit admits.
 
-    A limit of 0, which admits none, is meant.
+    A limit of 0 is taken as intended: it admits nothing.
     """
     for index, rule in enumerate(policy.rules):
         path: Path = ("rules", index, "cost")

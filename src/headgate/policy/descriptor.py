@@ -1,7 +1,7 @@
-"""A set of descriptor entries, as gateways ask with them: the subject beside `Request`.
+"""The descriptor entries that a gateway sends for a check: the other kind of subject besides `Request`.
 
-The words are Envoy's (envoy.extensions.common.ratelimit.v3.RateLimitDescriptor). The gateway has read the request and
-says of it what its configuration names, as entries of a key and a value, in order; nothing else of it is known.
+The terms are Envoy's (envoy.extensions.common.ratelimit.v3.RateLimitDescriptor). The gateway has read the request and
+sends what its configuration names, as entries of a key and a value, in order. Nothing else of the request is known.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from headgate.policy.frozen_map import FrozenMap
 from headgate.policy.subject import REPEATED
 
 MOST_ENTRIES = 256
-"""A descriptor of a gateway has a few."""
+"""The most entries of a descriptor; gateways send a few."""
 
 REMOTE_ADDRESS = "remote_address"
-"""The key of the entry in which a gateway tells the client's address."""
+"""The key of the entry that contains the client's address."""
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Descriptor:
-    """What a gateway says of a request: entries of a key and a value, in order. Nothing here is trusted.
+    """A gateway's description of a request: entries of a key and a value, in order. Nothing here is trusted.
 
-    `entries` are pairs or a mapping. A key may come several times, a value may be empty, a key may not. Of an HTTP
-    request there is nothing: no method, path, host or header. The client's address is the value of the entry
+    `entries` are pairs or a mapping. A key may occur several times; a value may be empty, a key may not. A descriptor
+    has nothing of an HTTP request: no method, path, host or header. The client's address is the value of the entry
     `remote_address`.
     """
 
@@ -45,32 +45,32 @@ class Descriptor:
         return "" if value is REPEATED else value
 
     def entry(self, key: str) -> str:
-        """The one value of the entries with a key, "" where there is none, `REPEATED` where there are several.
+        """The value of the entries with a key; "" where there is none, `REPEATED` where there are different values.
 
-        An empty value is none, as with headers.
+        An empty value counts as none, as with headers.
         """
         found = ""
-        for own, value in self.entries:
-            if own == key and value:
+        for entry_key, value in self.entries:
+            if entry_key == key and value:
                 if found and value != found:
                     return REPEATED
                 found = value
         return found
 
     def header(self, name: str) -> str:
-        """Nothing: an entry is no header."""
+        """Return "": an entry is no header."""
         return ""
 
     def cookie(self, name: str) -> str:
-        """Nothing: an entry is no cookie."""
+        """Return "": an entry is no cookie."""
         return ""
 
     def query(self, name: str) -> str:
-        """Nothing: an entry is no query parameter."""
+        """Return "": an entry is no query parameter."""
         return ""
 
     def attribute(self, name: str) -> str:
-        """Nothing: a descriptor is no call."""
+        """Return "": a descriptor is no call of a language model."""
         return ""
 
     def __repr__(self) -> str:
@@ -79,8 +79,8 @@ class Descriptor:
 
 def _checked(entries: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     try:
-        given = cast(Mapping[str, str], entries).items() if isinstance(entries, Mapping) else entries
-        pairs = tuple([(key, value) for key, value in given])
+        items = cast(Mapping[str, str], entries).items() if isinstance(entries, Mapping) else entries
+        pairs = tuple([(key, value) for key, value in items])
         "".join([text for pair in pairs for text in pair])  # only texts can be joined
     except TypeError:
         raise ArgumentError("keys and values of a descriptor's entries are text") from None

@@ -1,4 +1,4 @@
-"""Why a request meets the limits that it meets: each rule, whether it applies, by which key, and why not."""
+"""Explains which limits a request meets: for each rule whether it applies, by which key, or why not."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NOTHING: FrozenMap[str, int] = FrozenMap()
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """What one rule says of a request. `key` is None where the request is refused for lack of an identity."""
+    """The verdict of one rule on a request. `key` is None where it refuses the request, which lacks an identity."""
 
     name: str
     applies: bool
     reason: str
     shadow: bool = False
     costs: FrozenMap[str, int] = _NOTHING
-    """What the rule says that one request takes, by unit."""
+    """The rule's own costs of one request, by unit."""
 
     wait_us: int = 0
     """How long a request may wait in line before the rule refuses it."""
@@ -39,7 +39,7 @@ class RuleVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a policy says of a request. `exempt` tells why no rule applies, "" where the request is not exempt."""
+    """The verdict of a policy on a request. `exempt` is why no rule applies; "" where the request is not exempt."""
 
     tier: str
     exempt: str
@@ -47,12 +47,12 @@ class Explanation:
 
 
 def explain(policy: Policy, request: Subject) -> Explanation:
-    """Go through all rules for a request; nothing is counted."""
+    """Explain a request by all rules; nothing is counted."""
     matcher = Matcher(policy)
     exempt = _exemption(matcher, request)
     tier = matcher.tier_of(request)
     candidates = matcher.candidates(matcher.kind(request.method, request.host, request.path))
-    matched = [one for one in candidates.rules if not one.matcher.why_not(request)]
+    matched = [possible for possible in candidates.rules if not possible.matcher.why_not(request)]
     applying = () if exempt else without_idle_defaults(matched)
     by_name = {candidate.rule.name: candidate for candidate in applying}
     verdicts = []
@@ -66,23 +66,23 @@ def explain(policy: Policy, request: Subject) -> Explanation:
 
 
 def _applying(rule: Rule, candidate: Candidate, request: Subject, tier: str) -> RuleVerdict:
-    own = rule.tier(tier)
+    limits_tier = rule.tier(tier)
     parts = candidate.key.whole(request)
     return RuleVerdict(
         rule.name,
         True,
-        "; ".join(_reasons(rule, own, tier)) or "it is for every request",
+        "; ".join(_reasons(rule, limits_tier, tier)) or "it is for every request",
         shadow=rule.shadow,
         costs=rule.costs,
         wait_us=rule.wait_us,
         counted_by=rule.by,
         key=None if parts is None else encode_key(parts),
-        tier=own,
-        limits=tuple(named.limit for named in rule.limits[own]),
+        tier=limits_tier,
+        limits=tuple(named.limit for named in rule.limits[limits_tier]),
     )
 
 
-def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
+def _reasons(rule: Rule, limits_tier: str, tier: str) -> Iterator[str]:
     conditions = rule.conditions
     if conditions.methods:
         yield f"method {' or '.join(sorted(conditions.methods))}"
@@ -102,8 +102,8 @@ def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
         yield "default: no other rule matched"
     if rule.is_tiered:
         yield (
-            f"tier {own}"
-            if own
+            f"tier {limits_tier}"
+            if limits_tier
             else f"the default tier, as {tier!r} is none of this rule's"
             if tier
             else "the default tier"
@@ -117,7 +117,7 @@ def _why_not(policy: Policy, rule: Rule, request: Subject, matched: list[Candida
     reason = reason or ConditionsMatcher(conditions).why_not(request)
     if not reason and rule.name not in policy.rulesets[ALL_RULES]:
         return f"it is not in the ruleset {ALL_RULES}"
-    others = [one.rule.name for one in matched if not (one.rule.default or one.rule.shadow)]
+    others = [candidate.rule.name for candidate in matched if not (candidate.rule.default or candidate.rule.shadow)]
     return reason or f"it is a default, and {', '.join(others)} matched"
 
 
@@ -125,8 +125,13 @@ def _why_no_descriptor(conditions: Conditions, request: Subject) -> str:
     if not request.entries:
         return ""
     hosts = conditions.hosts or conditions.parent_hosts
-    asked = {"method": conditions.methods, "host": hosts, "path": conditions.paths, "header": conditions.headers}
-    return next((f"a descriptor has no {name}" for name, values in asked.items() if values), "")
+    http_conditions = {
+        "method": conditions.methods,
+        "host": hosts,
+        "path": conditions.paths,
+        "header": conditions.headers,
+    }
+    return next((f"a descriptor has no {name}" for name, values in http_conditions.items() if values), "")
 
 
 def _why_not_path(conditions: Conditions, request: Subject) -> str:
@@ -138,8 +143,8 @@ def _why_not_path(conditions: Conditions, request: Subject) -> str:
 def _exemption(policy: Matcher, request: Subject) -> str:
     for index, matcher in enumerate(policy.exempt):
         conditions, reason = matcher.conditions, matcher.why_not_surely(request)
-        meant = not reason and conditions.is_surely_for(request.method, hosts_of(request.host))
-        if meant and (not conditions.paths or _tree(conditions).find_surely(request.path)):
+        matches = not reason and conditions.is_surely_for(request.method, hosts_of(request.host))
+        if matches and (not conditions.paths or _tree(conditions).find_surely(request.path)):
             return f"exempt[{index}] matches"
     return ""
 

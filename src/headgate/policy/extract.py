@@ -1,9 +1,9 @@
 """The parts of a key that identities give for a subject.
 
-Identities are data; an `Extractor` is one made ready, so that a request pays only for reading its own values.
-A part is text of bounded length. What was marked secret is replaced by a digest before anything else
-sees it. A missing identity is never a free pass: it is `None` here, and the rule says what happens.
-One that was sent several times, with different values, is the same parts whatever they are.
+Identities are data; an `Extractor` is prepared from one, so that a request pays only for reading its own values.
+A part is text of bounded length. A value that is marked secret is replaced by a digest before any other code
+sees it. A missing identity is never a free pass: it is `None` here, and the rule decides what happens.
+An identity that was sent several times, with different values, gives the same parts whatever the values are.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from headgate.policy.key_parts import (
 from headgate.policy.subject import REPEATED, Subject
 
 Extractor = Callable[[Subject], Parts | None]
-"""The parts of a key that one identity gives; None where the subject lacks it."""
+"""Gives the parts of a key from one identity; None where the subject lacks it."""
 
-_ADDRESSES_REMEMBERED = 65536
+_ADDRESSES_CACHED = 65536
 
 
 class KeyExtractor(NamedTuple):
-    """The key of a rule: an extractor for each of its identities, and the key that they make together.
+    """The key of a rule: an extractor for each of its identities, and one for the whole key.
 
-    Where all members give something, the key is these one after another. Else `whole` knows what stands in for
-    a missing identity, and gives None where the rule refuses instead.
+    Where all members give parts, the key is their concatenation. Otherwise `whole` replaces a missing identity, or
+    gives None where the rule refuses instead.
     """
 
     members: tuple[Extractor, ...]
@@ -67,22 +67,22 @@ class KeyExtractor(NamedTuple):
 
 
 class Extractors:
-    """The extractors of one policy: equal identities share one, which remembers what it has read."""
+    """The extractors of one policy: equal identities share one extractor, and its cache."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[Identity, str, bool], Extractor] = {}
+        self._extractors: dict[tuple[Identity, str, bool], Extractor] = {}
 
     def of(self, identity: Identity, template: str = "", *, unrepeated: bool = False) -> Extractor:
-        """The extractor of an identity; () for one sent several times if `unrepeated`.
+        """The extractor of an identity. If `unrepeated`, it gives () for an identity that was sent several times.
 
-        `template` is the endpoint of a request whose framework told none.
+        `template` is the endpoint of a request whose framework gave none.
         """
         name = (identity, template if isinstance(identity, EndpointIdentity) else "", unrepeated)
-        made = self._made.get(name)
-        if made is None:
-            made = _unrepeated(self.of(identity, template)) if unrepeated else self._make(identity, template)
-            self._made[name] = made
-        return made
+        extractor = self._extractors.get(name)
+        if extractor is None:
+            extractor = _unrepeated(self.of(identity, template)) if unrepeated else self._make(identity, template)
+            self._extractors[name] = extractor
+        return extractor
 
     def of_key(self, key: Combination, template: str) -> KeyExtractor:
         """The extractor of a rule's key, for requests whose path matched `template`."""
@@ -93,16 +93,16 @@ class Extractors:
         return KeyExtractor(members, partial(_whole_key, key.names, members, key.missing == "refuse"))
 
     def of_tier(self, tiers: Tiers | None) -> Callable[[Subject], str]:
-        """What gives the tier of a subject; a value of which nothing is known is that of no tier."""
+        """A function that gives the tier of a subject; `ANY_TIER` for a value that the map does not contain."""
         if tiers is None:
             return _any_tier
-        extract, named = self.of(tiers.source), tiers.map
+        extract, tier_names = self.of(tiers.source), tiers.map
 
         def tier_of(subject: Subject) -> str:
             parts = extract(subject)
             if parts is None or is_repeated(parts):
                 return ANY_TIER
-            return parts[-1] if named is None else named.get(parts[-1], ANY_TIER)
+            return parts[-1] if tier_names is None else tier_names.get(parts[-1], ANY_TIER)
 
         return tier_of
 
@@ -140,7 +140,7 @@ def extractor_of(identity: Identity) -> Extractor:
 
 
 def _of_header(identity: HeaderIdentity) -> Extractor:
-    """A secret has no comma: what has one is a list that a server or a gateway has made of several lines."""
+    """Extract a header. A secret has no comma: a value with one is a list, joined from several lines on the way."""
     name, repeated = identity.header, _repeated(identity.name)
     credentials = name in CREDENTIALS
 
@@ -186,7 +186,7 @@ def _of_query(identity: QueryIdentity) -> Extractor:
 
 
 def _token_parts(identity: CookieIdentity | QueryIdentity) -> Callable[[Any], Parts | None]:
-    """What makes the parts of a key from a cookie's or a query parameter's value, which may be missing or repeated."""
+    """A function from a cookie's or a query parameter's value, which may be missing or repeated, to parts of a key."""
     repeated, part_of = _repeated(identity.name), digest if identity.secret else bounded
 
     def parts(value: Any) -> Parts | None:
@@ -200,7 +200,7 @@ def _token_parts(identity: CookieIdentity | QueryIdentity) -> Callable[[Any], Pa
 def _of_address(rules: AddressRules) -> Extractor:
     header = rules.header
 
-    @lru_cache(maxsize=_ADDRESSES_REMEMBERED)
+    @lru_cache(maxsize=_ADDRESSES_CACHED)
     def parts_of(peer: str, value: str) -> Parts | None:
         client = rules.client(peer, value)
         return (bounded(client),) if client else None
@@ -241,7 +241,7 @@ def _of_attribute(name: str) -> Extractor:
 
 
 def _first_of(members: Sequence[tuple[str, Extractor]]) -> Extractor:
-    """One that was sent several times is had: the next ones are not asked."""
+    """Extract the first identity that is present. One that was sent several times is present: the rest is not read."""
 
     def first(subject: Subject) -> Parts | None:
         for name, extract in members:
@@ -257,16 +257,16 @@ def _of_callable(identity: CallableIdentity) -> Extractor:
     function = identity.function
 
     def called(subject: Subject) -> Parts | None:
-        given = function(subject)
-        if not given:
+        result = function(subject)
+        if not result:
             return None
-        return tuple(map(bounded, (given,) if isinstance(given, str) else given))
+        return tuple(map(bounded, (result,) if isinstance(result, str) else result))
 
     return called
 
 
 def _whole_key(names: Sequence[str], members: Sequence[Extractor], refuse: bool, subject: Subject) -> Parts | None:
-    """The key of a rule: `anonymous` and the name in place of a missing identity, unless the rule refuses that."""
+    """The key of a rule: `anonymous` and the name replace a missing identity, unless the rule refuses that."""
     key: list[str] = []
     for name, extract in zip(names, members, strict=True):
         parts = extract(subject)
@@ -279,7 +279,7 @@ def _whole_key(names: Sequence[str], members: Sequence[Extractor], refuse: bool,
 
 
 def _unrepeated(extract: Extractor) -> Extractor:
-    """The parts that an identity gives, () where it was sent several times."""
+    """An extractor of the same identity that gives () where it was sent several times."""
 
     def unrepeated(subject: Subject) -> Parts | None:
         parts = extract(subject)

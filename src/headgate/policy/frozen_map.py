@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class FrozenMap(dict[K, V]):
-    """A dictionary that is read only, hashable and can be pickled."""
+    """A read-only dictionary, which is hashable and can be pickled."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Which headers a request must have, as a `match` of a policy says it: read here, and described for editors."""
+"""The field `header` of a `match` in a policy file: reads it, and has its JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ HEADERS_SCHEMA = {
 
 
 def header_name(value: object) -> str:
-    """The name of a header; raises ValueError."""
+    """Check the name of a header and return it; raises ValueError."""
     if not isinstance(value, str) or not _TOKEN.fullmatch(value):
         raise ValueError(f"{value!r} is no name of a header")
     return value
 
 
 def read_headers(value: object) -> dict[str, tuple[str, ...] | bool]:
-    """For each name the values of which a request must have one, True for any; raises ValueError."""
+    """Read for each name the values of which a request must have one, True for any; raises ValueError."""
     if not isinstance(value, dict) or not value:
-        told = "an empty map" if value == {} else shown(value)
-        raise ValueError(f"must be a map from names of headers to values, such as {{X-Plan: gold}}, not {told}")
+        description = "an empty map" if value == {} else shown(value)
+        raise ValueError(f"must be a map from names of headers to values, such as {{X-Plan: gold}}, not {description}")
     headers: dict[str, tuple[str, ...] | bool] = {}
     faults: dict[Any, str] = {}
-    spelled: dict[str, str] = {}
-    for name, wanted in value.items():
+    names_by_key: dict[str, str] = {}
+    for name, values in value.items():
         try:
-            own = header_name(name)
-            same = spelled.setdefault(own.lower().replace("_", "-"), own)
-            if same is not own:
-                raise ValueError(f"is the header {same!r} again: write its values as one list")
-            headers[own] = _values(wanted)
+            checked_name = header_name(name)
+            first_name = names_by_key.setdefault(checked_name.lower().replace("_", "-"), checked_name)
+            if first_name is not checked_name:
+                raise ValueError(f"is the header {first_name!r} again: write its values as one list")
+            headers[checked_name] = _values(values)
         except ValueError as error:
             faults[name] = str(error)
     if faults:

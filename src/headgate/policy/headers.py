@@ -1,4 +1,4 @@
-"""Header fields by name, in whatever case a name is written."""
+"""Header fields by name, whatever the case of the name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _get = dict.get
 
 
 class Headers(dict[str, str]):
-    """Fields by name: kept in lower case and with "-" for "_", found in any spelling.
+    """Fields by name: stored in lower case and with "-" for "_", found in any spelling.
 
-    What is given has its names so already; a name that is asked for in this form is found soonest.
+    The names passed to it must have this form already. A lookup by a name in this form is the fastest.
     """
 
     __slots__ = ()
@@ -25,11 +25,11 @@ class Headers(dict[str, str]):
         return dict.__contains__(self, name) or (isinstance(name, str) and dict.__contains__(self, header_name(name)))
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a field, `default` where it is not there."""
+        """The value of a field; `default` where it is missing."""
         value = _get(self, name)
         return _get(self, header_name(name), default) if value is None else value
 
 
 def header_name(name: str) -> str:
-    """The name of a header as it is compared: a server that gives its application CGI's names knows no "_"."""
+    """The name of a header in the form that is compared: with CGI's names, "-" and "_" cannot be distinguished."""
     return name.lower().replace("_", "-")

@@ -1,7 +1,7 @@
-"""Identities as a policy names them: which part of a request tells callers apart. Plain values.
+"""Identities of a policy: the part of a request that distinguishes callers. Plain values.
 
-`headgate.policy.extract` reads them for a subject. All but `CallableIdentity` are data alone: they print, compare
-and can be pickled.
+`headgate.policy.extract` extracts them from a subject. All but `CallableIdentity` are data alone: they can be printed,
+compared and pickled.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Parts = tuple[str, ...]
 
 BUILT_IN = ("ip", "endpoint", "host", "method")
 ANONYMOUS = "anonymous"
-"""Starts the parts of a missing identity; no identity can have this name."""
+"""The first part of a missing identity; no identity can have this name."""
 
 REPEATED_IDENTITY = str(REPEATED)
-"""Starts the parts of an identity that was sent several times with different values; no identity has this name."""
+"""The first part of an identity that was sent several times with different values; no identity has this name."""
 
 EVERYONE: Parts = ("everyone",)
 """The key of a rule that counts all requests together."""
@@ -32,7 +32,7 @@ EVERYONE: Parts = ("everyone",)
 
 @dataclass(frozen=True, slots=True)
 class HeaderIdentity:
-    """The value of a header, whose name is in lower case; of a `secret` one its digest."""
+    """The value of a header, whose name is in lower case; its digest if it is `secret`."""
 
     name: str
     header: str
@@ -41,7 +41,7 @@ class HeaderIdentity:
 
 @dataclass(frozen=True, slots=True)
 class CookieIdentity:
-    """The value of a cookie; of a `secret` one its digest."""
+    """The value of a cookie; its digest if it is `secret`."""
 
     name: str
     cookie: str
@@ -50,7 +50,7 @@ class CookieIdentity:
 
 @dataclass(frozen=True, slots=True)
 class QueryIdentity:
-    """The value of a query parameter; of a `secret` one its digest."""
+    """The value of a query parameter; its digest if it is `secret`."""
 
     name: str
     parameter: str
@@ -59,7 +59,7 @@ class QueryIdentity:
 
 @dataclass(frozen=True, slots=True)
 class EntryIdentity:
-    """The value of a descriptor's entry with this key; of a `secret` one its digest."""
+    """The value of a descriptor's entry with this key; its digest if it is `secret`."""
 
     name: str
     entry: str
@@ -68,7 +68,7 @@ class EntryIdentity:
 
 @dataclass(frozen=True, slots=True)
 class EntriesIdentity:
-    """All entries of a descriptor, in their order; of `secret` ones their digest."""
+    """All entries of a descriptor, in their order; their digest if they are `secret`."""
 
     name: str
     secret: bool = False
@@ -76,7 +76,7 @@ class EntriesIdentity:
 
 @dataclass(frozen=True, slots=True)
 class AddressIdentity:
-    """The client's network, found by these rules."""
+    """The client's network, as these rules give it."""
 
     name: str
     rules: AddressRules
@@ -100,7 +100,7 @@ class HostIdentity:
 class EndpointIdentity:
     """The endpoint: the framework's template of the route, else the template of the rule that the path matched.
 
-    Inside `FirstOf`, where no rule's template is known, it is the framework's or missing.
+    Inside `FirstOf`, where no rule's template is known, the endpoint is the framework's or missing.
     """
 
     name: str = "endpoint"
@@ -108,14 +108,14 @@ class EndpointIdentity:
 
 @dataclass(frozen=True, slots=True)
 class AttributeIdentity:
-    """What a call tells of itself under this name, as one of a language model tells its user."""
+    """An attribute of a call by its name, such as the user of a call of a language model."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class FirstOf:
-    """The first of these identities that a request has, with its name: user 7 is not key 7."""
+    """The first of these identities that a request has, preceded by its name: user 7 is not key 7."""
 
     name: str
     members: tuple[Identity, ...]
@@ -123,9 +123,9 @@ class FirstOf:
 
 @dataclass(frozen=True, slots=True)
 class CallableIdentity:
-    """What a Python function gives for a subject: text, parts, or None where it lacks this identity.
+    """The result of a Python function for a subject: text, parts, or None where the subject lacks this identity.
 
-    The one identity that is not data: a policy with one cannot be read outside of Python.
+    The only identity that is not data: a policy with one cannot be read outside of Python.
     """
 
     name: str
@@ -150,10 +150,10 @@ Identity = (
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """The identities that together make a rule's key; none at all counts all requests as one.
+    """The identities that together form a rule's key; without any, all requests share one key.
 
-    `missing` says whether a request without one of them counts as anonymous or is refused, `repeated` whether one
-    that sends one of them several times, with different values, is counted with all such or is refused.
+    `missing` is whether a request without one of them counts as anonymous or is refused. `repeated` is whether a
+    request that sends one of them several times, with different values, is counted with all such requests or refused.
     """
 
     members: tuple[Identity, ...]
@@ -172,7 +172,7 @@ def is_repeated(parts: Parts) -> bool:
 
 
 def leaves(identity: Identity) -> tuple[Identity, ...]:
-    """The identities that an identity is read from: itself, or the members of members of a `FirstOf`."""
+    """The identities that an identity is read from: itself, or the members of a `FirstOf`, at any depth."""
     if isinstance(identity, FirstOf):
         return tuple(leaf for member in identity.members for leaf in leaves(member))
     return (identity,)

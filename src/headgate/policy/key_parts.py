@@ -1,4 +1,4 @@
-"""Values as parts of a key: of bounded length, secrets as digests, all spellings of one value alike."""
+"""Turns values into parts of a key: of bounded length, secrets as digests, equal for all spellings of one value."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hashlib import blake2b
 from headgate.policy.sent_values import sent_text
 
 LONGEST_VALUE = 256
-"""Characters of a value that is a part as it stands; of a longer one the digest is."""
+"""The most characters of a value that is itself a part; a longer value is replaced by its digest."""
 
 BEGIN_TOKENS = ("eyJ", ".eJ")
-"""How base64 of a JSON object begins, and in itsdangerous, which Flask's sessions are made with, a compressed one."""
+"""The beginnings of base64 of a JSON object, and of a compressed one in itsdangerous, which makes Flask's sessions."""
 
 CREDENTIALS = ("authorization", "proxy-authorization")
-"""Headers whose values are a scheme and credentials, and entries that tell such a header."""
+"""Headers whose values are a scheme and credentials, and entries that contain such a header."""
 
 _MOST_HOSTS = 16
 _STANDARD_BASE64 = str.maketrans("-_", "+/")
@@ -31,9 +31,9 @@ def host_of(host: str) -> str:
 
 
 def hosts_of(host: str) -> list[str]:
-    """The hosts that a request names, each once, without ports and in lower case; more than one if it has a list.
+    """The hosts that a request names, each once, without ports and in lower case; several if it sends a list.
 
-    `user@host` is two: of a URL made with it, the part after the `@` is the host (RFC 3986, 3.2).
+    `user@host` gives two: in a URL that contains it, the part after the `@` is the host (RFC 3986, 3.2).
     """
     if "," not in host and "@" not in host:
         return [host_of(host)]
@@ -46,7 +46,10 @@ def hosts_of(host: str) -> list[str]:
 
 
 def one_spelling(credentials: str) -> str:
-    """`Bearer x`, `bearer x` and `BEARER  x` are the same credentials (RFC 9110, 11.1), and so are many of Basic."""
+    """Credentials in one spelling: `Bearer x`, `bearer x` and `BEARER  x` are the same (RFC 9110, 11.1).
+
+    Credentials of the scheme Basic have many equal spellings, too.
+    """
     words = credentials.split(None, 1)
     if len(words) < 2:
         return credentials
@@ -55,9 +58,9 @@ def one_spelling(credentials: str) -> str:
 
 
 def plain_token(value: str) -> str:
-    """A token of base64 parts, such as a JWT, in one spelling; anything else as it is.
+    """A token of base64 parts, such as a JWT, in one spelling; any other value unchanged.
 
-    Most decoders ignore what is no base64 and the last bits of a part, so a signature has many spellings.
+    Most decoders ignore characters outside base64 and the last bits of a part, so a signature has many spellings.
     """
     if not value.startswith(BEGIN_TOKENS):
         return value
@@ -65,19 +68,19 @@ def plain_token(value: str) -> str:
 
 
 def _plain_base64(text: str) -> str:
-    """Base64 as it is written without padding; what cannot be read as it is."""
+    """Base64 in its canonical spelling, without padding; text that is no base64 unchanged."""
     with suppress(ValueError):
         return urlsafe_b64encode(b64decode(text.translate(_STANDARD_BASE64) + "==")).decode().rstrip("=")
     return text
 
 
 def is_list(value: str) -> bool:
-    """Whether a secret with a comma is a list of different ones: a server or a gateway has made it of several lines."""
+    """Whether a secret with a comma is a list of different values, joined from several lines on the way."""
     return len(set(map(str.strip, value.split(",")))) > 1
 
 
 def bounded(value: str) -> str:
-    """A value as a part of a key: long ones, and those that are no text, by their digest."""
+    """A value as a part of a key; a long value, or one that is no valid text, is replaced by its digest."""
     if len(value) <= LONGEST_VALUE and (value.isascii() or _is_text(value)):
         return value
     return "digest-" + digest(value)

@@ -1,4 +1,4 @@
-"""The section `llm` of a policy file as a model, and the fields of rules that go with it."""
+"""The section `llm` of a policy file as a model, and the fields of rules that belong to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PRICE_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}
 
 
 def models_of(values: tuple[str, ...]) -> tuple[str, ...]:
-    """What stands for models in a list of them; raises ValueError."""
+    """Check the names and patterns of a list of models and return them in lower case; raises ValueError."""
     for value in values:
         if not _MODEL.fullmatch(value):
             raise ValueError(f'{shown(value)} is no model: write its name, or its beginning and a *, as in "gpt-5*"')
@@ -38,7 +38,7 @@ def models_of(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _price(value: object) -> str | int:
-    """Dollars for a million tokens, as a price book takes them."""
+    """Check a price in dollars for a million tokens, in the form that a price book takes."""
     if isinstance(value, float):
         raise ValueError(f'{value!r} has no exact value: write it in quotes, as in "{value!r}"')
     if isinstance(value, bool) or not isinstance(value, str | int):
@@ -61,7 +61,7 @@ def _unknown_price(value: object) -> object:
 
 
 def read_lease(value: object) -> int:
-    """A lease in microseconds. Raises ValueError with what would be right."""
+    """Read a lease, in microseconds. Raises ValueError with what would be right."""
     if not isinstance(value, str):
         raise ValueError(f'must be a time such as "10m", not {shown(value)}')
     lease_us = parse_period(value)
@@ -71,18 +71,18 @@ def read_lease(value: object) -> int:
 
 
 def read_warn(value: object) -> int:
-    """A share of a limit in percent, in [1, 100]. Raises ValueError with what would be right."""
-    found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-    if found is None or not 1 <= int(found[1]) <= 100:
+    """Read a share of a limit in percent, in [1, 100]. Raises ValueError with what would be right."""
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not 1 <= int(match[1]) <= 100:
         raise ValueError(f'must be a share such as "80%", from 1% to 100%, not {shown(value)}')
-    return int(found[1])
+    return int(match[1])
 
 
 def _webhook(value: str) -> str:
     try:
         parts = urlsplit(value)
         is_reachable = bool(_URL.fullmatch(value) and parts.hostname) and "@" not in parts.netloc and parts.port != 0
-    except ValueError:  # half an address in brackets, or a port that is none
+    except ValueError:  # an unclosed bracket, or an invalid port
         is_reachable = False
     if not is_reachable:
         raise ValueError('must be a URL such as "https://hooks.example.com/budgets"')  # it may have a secret in it
@@ -94,10 +94,10 @@ _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class LlmModel(Part):
-    """Calls of language models: which models there are, what they cost, and how much a call holds."""
+    """Calls of language models: groups of models, their prices, and how much a call holds."""
 
     models: dict[Name, Models] = Field(
-        {}, description="groups of models that a match may name: names, or beginnings of names with a *"
+        {}, description="groups of models that a match may name: names, or prefixes of names followed by *"
     )
     prices: dict[str, dict[str, Price]] = Field(
         {}, description="your own prices by model, in dollars for a million tokens: input, output, cache_read, ..."
@@ -107,22 +107,24 @@ class LlmModel(Part):
         BeforeValidator(_unknown_price),
         WithJsonSchema({"anyOf": [{"enum": ["refuse", "free"]}, {"type": "object", "required": ["usd_per_million"]}]}),
     ] = Field("refuse", description="what a call of a model without a price comes to under a limit of money")
-    hold: HoldMode = Field("expected", description="how much output a call holds, for rules that do not say")
-    expected_output: _Count = Field(1000, description="tokens that a call makes, where nothing is learned yet")
-    max_output: _Count = Field(16_384, description="tokens that a call can make, where nothing else says how many")
+    hold: HoldMode = Field("expected", description="how much output a call holds, for rules that do not state it")
+    expected_output: _Count = Field(
+        1000, description="tokens that a call is expected to produce, where nothing is learned yet"
+    )
+    max_output: _Count = Field(16_384, description="tokens that a call can produce, where nothing else states it")
     hidden_input: Annotated[int, Field(ge=0, le=1_000_000_000)] = Field(
-        8192, description="tokens that are held for each thing that a call refers to and does not show"
+        8192, description="tokens that are held for each object that a call refers to and does not contain"
     )
     web_searches: Annotated[int, Field(ge=0, le=1000)] = Field(
-        5, description="searches of the web that are held for a tool that makes them and says no bound"
+        5, description="web searches that are held for a tool that makes them and states no bound"
     )
     slice: _Count = Field(256, description="tokens of output that are held at a time by rules that hold slices")
-    at_end: AtEnd = Field("cut", description="what becomes of a stream that no slice can be held for")
+    at_end: AtEnd = Field("cut", description="what happens to a stream for which no slice can be held")
     lease: Annotated[Any, BeforeValidator(read_lease), WithJsonSchema({"type": "string", "examples": ["10m"]})] = Field(
         600_000_000, description="how long a call keeps its place in flight, if it is never settled"
     )
     webhook: Annotated[str, AfterValidator(_webhook)] | None = Field(
-        None, description="the URL that is told when a soft limit is reached"
+        None, description="the URL that is notified when a soft limit is reached"
     )
 
 
@@ -131,7 +133,7 @@ Warn = Annotated[Any, BeforeValidator(read_warn), WithJsonSchema(WARN_SCHEMA)]
 
 
 def rule_problems(path: Path, rule: Any, units: tuple[str, ...], *, of_calls: bool) -> Iterator[tuple[Path, str]]:
-    """What is wrong with a rule's model, in a policy that is of calls of language models or is not."""
+    """Yield the problems of a rule's model; `of_calls` if the policy is for calls of language models."""
     if not of_calls:
         places: list[Path] = [(name,) for name in ("warn", "hold", "at_end") if getattr(rule, name) is not None]
         if rule.match is not None and rule.match.model is not None:

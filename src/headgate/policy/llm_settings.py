@@ -1,4 +1,4 @@
-"""What a policy says of calls of language models, as data: groups of models, prices, how much a call holds."""
+"""The settings of a policy for calls of language models, as data: groups of models, prices, how much a call holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HoldMode = Literal["max", "expected", "slices"]
 AtEnd = Literal["cut", "debt"]
 
 CALL_IDENTITIES = ("key", "user", "team", "organisation", "model", "tier")
-"""What a call tells of itself; in a policy of such calls each is an identity by its name."""
+"""The attributes of a call; in a policy of such calls each is an identity of the same name."""
 
 TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, UNCACHED_INPUT_TOKENS = (
     "tokens",
@@ -24,11 +24,11 @@ TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, UNCACHED_INPUT_TOKENS = (
 )
 USD = "usd"
 CALL_UNITS = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, UNCACHED_INPUT_TOKENS, USD)
-"""What limits of such calls may count."""
+"""The units that limits of such calls may count."""
 
-_MODELS_REMEMBERED = 4096
+_MODELS_CACHED = 4096
 MODEL, FULL_MODEL = "model", "full_model"
-"""Attributes of a call: the model's own name, and the name as it was sent, both in small letters."""
+"""Attributes of a call: the model's own name, and the name as it was sent, both in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,42 +36,42 @@ class LlmSettings:
     """The section `llm` of a policy. Numbers are tokens, times microseconds."""
 
     models: FrozenMap[str, tuple[str, ...]]
-    """Groups of models: names, or their beginnings with a `*`."""
+    """Groups of models: names, or prefixes of names followed by `*`."""
 
     prices: FrozenMap[str, FrozenMap[str, str | int]]
     """The operator's own prices by model, in dollars for a million tokens."""
 
     unknown_price: str
-    """What a call of a model without a price costs under a limit of money: "refuse", "free", or what a million tokens
-    cost, as text in dollars."""
+    """The cost of a call of a model without a price under a limit of money: "refuse", "free", or the price of a million
+    tokens, as text in dollars."""
 
     hold: HoldMode
     expected_output: int
-    """What a call is expected to make, where nothing is learned yet."""
+    """The output that a call is expected to produce, where nothing is learned yet."""
 
     max_output: int
-    """The most that a call can make, where neither it nor the model's table says."""
+    """The most output that a call can produce, where neither the call nor the model's table states it."""
 
     hidden_input: int
-    """What is held for each thing that a call refers to and does not show."""
+    """The input that is held for each object that a call refers to and does not contain."""
 
     web_searches: int
-    """How many searches of the web are held for a tool that makes them and says no bound."""
+    """The number of web searches that are held for a tool that makes them and states no bound."""
 
     slice: int
-    """How much output is held at a time."""
+    """The output that is held at a time."""
 
     at_end: AtEnd
     lease_us: int
     webhook: str
-    """The URL that is told of soft limits, "" for none."""
+    """The URL that is notified when a soft limit is reached; "" for none."""
 
 
-@lru_cache(maxsize=_MODELS_REMEMBERED)
+@lru_cache(maxsize=_MODELS_CACHED)
 def is_one_of(models: Sequence[str], model: str, full_model: str) -> bool:
-    """Whether a model is meant by one of these names or beginnings, all in small letters."""
-    return any(_is_meant(wanted, model) or _is_meant(wanted, full_model) for wanted in models)
+    """Whether one of these names or patterns matches a model, all in lower case."""
+    return any(_matches(pattern, model) or _matches(pattern, full_model) for pattern in models)
 
 
-def _is_meant(wanted: str, model: str) -> bool:
-    return model.startswith(wanted[:-1]) if wanted.endswith("*") else model == wanted
+def _matches(pattern: str, model: str) -> bool:
+    return model.startswith(pattern[:-1]) if pattern.endswith("*") else model == pattern

@@ -1,7 +1,7 @@
-"""Which rules of a policy apply to a subject.
+"""Finds the rules of a policy that apply to a subject.
 
-Which may apply depends on its method, host and path alone; what is left open then are headers, entries, the client's
-address and the tier. A `Matcher` is a policy made ready for that, once; then requests are only looked up.
+Its method, host and path alone decide which rules may apply. Headers, entries, the client's address and the tier
+decide the rest. A `Matcher` prepares a policy for that once; then requests are only looked up.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from headgate.policy.path_tree import PathMatch, PathTree
 from headgate.policy.sent_values import sent_text
 from headgate.policy.subject import REPEATED, Repeated, RootedPath, Subject
 
-_CLIENTS_REMEMBERED = 8192
-_LONGEST_REMEMBERED = 256
+_CLIENTS_CACHED = 8192
+_LONGEST_CACHED = 256
 _NO_HOSTS = frozenset([""])
 _ANY_PATH = "/**"
-"""The endpoint of requests whose path no template of a rule has matched."""
+"""The endpoint of requests whose path matches no template of a rule."""
 
 Kind = tuple[str, frozenset[str], PathMatch]
-"""A method, hosts and what paths match, as far as a policy tells them apart."""
+"""A method, hosts and the path's matches, as far as a policy distinguishes them."""
 
 
 class ConditionsMatcher:
-    """Conditions, ready to be compared with what a subject has beyond its method, host and path."""
+    """Conditions on a subject's headers, entries, model and client's address, prepared for matching."""
 
     __slots__ = ("_client_is_in", "conditions")
 
@@ -39,14 +39,14 @@ class ConditionsMatcher:
         self._client_is_in = None if conditions.clients is None else _client_matcher(conditions.clients)
 
     def why_not(self, subject: Subject) -> str:
-        """Why a subject is not meant by its headers, its entries and its client's address, "" where it is.
+        """Why a subject's headers, entries, model or client's address do not match; "" where they do.
 
-        Of a header or an entry that is there several times, it is any value that is meant.
+        Of a header or an entry that occurs several times, any value may match.
         """
         return self._why_not(subject, any)
 
     def why_not_surely(self, subject: Subject) -> str:
-        """`why_not`, where every value of a header or an entry that is there several times must be meant."""
+        """`why_not`, but every value of a header or an entry that occurs several times must match."""
         return self._why_not(subject, all)
 
     def _why_not(self, subject: Subject, some: Callable[[Iterable[bool]], bool]) -> str:
@@ -65,45 +65,45 @@ class ConditionsMatcher:
             if values is None:
                 continue
             value = subject.header(name)
-            several = list(map(sent_text, sent.values)) if value is REPEATED and type(sent) is Repeated else [value]
-            if not some(one in values for one in several):
+            sent_values = list(map(sent_text, sent.values)) if value is REPEATED and type(sent) is Repeated else [value]
+            if not some(sent_value in values for sent_value in sent_values):
                 return f"header {name} is not {' or '.join(sorted(values))}"
         return ""
 
 
 def _models_of(subject: Subject) -> Iterator[tuple[str, str]]:
-    """The names of the model of a call, and of any other that may answer it in its place."""
+    """The names of the model of a call, and of each other model that may answer it instead."""
     yield subject.attribute(MODEL), subject.attribute(FULL_MODEL)
     yield from getattr(subject, "other_models", ())
 
 
 def _client_matcher(clients: ClientNetworks) -> Callable[[Subject], bool]:
-    """Whether the client of a subject is in one of the networks; what was found is remembered.
+    """A function that reports whether the client of a subject is in one of the networks; results are cached.
 
-    A descriptor without an address is of no Unix socket: the gateway does not tell where the client is.
+    A descriptor without an address does not count as a peer of a Unix socket: the gateway has not sent the address.
     """
     header = clients.rules.header
 
-    def have(peer: str, sent: str) -> bool:
+    def contain(peer: str, sent: str) -> bool:
         address = clients.rules.address(peer, sent)
         if address is None:
             return clients.unix and peer in ("", UNIX)
         return is_in(address, clients.networks)
 
-    known = lru_cache(_CLIENTS_REMEMBERED)(have)
+    contain_cached = lru_cache(_CLIENTS_CACHED)(contain)
 
     def client_is_in(subject: Subject) -> bool:
         if clients.unix and subject.client_ip in ("", UNIX) and subject.entries:
             return False
         sent = subject.headers.get(header, "") if header else ""
-        return (known if len(sent) <= _LONGEST_REMEMBERED else have)(subject.client_ip, sent)
+        return (contain_cached if len(sent) <= _LONGEST_CACHED else contain)(subject.client_ip, sent)
 
     return client_is_in
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A rule that may apply to a subject, and the key that it counts subjects of this path under."""
+    """A rule that may apply to a subject, and the key by which it counts subjects with this path."""
 
     rule: Rule
     matcher: ConditionsMatcher
@@ -112,7 +112,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """What method, host and path of a subject leave open."""
+    """The exemptions and rules that may apply to a subject, by its method, host and path."""
 
     exempt: tuple[ConditionsMatcher, ...]
     rules: tuple[Candidate, ...]
@@ -120,26 +120,26 @@ class Candidates:
     @property
     def look_further(self) -> bool:
         """Whether headers or the client's address decide which of these apply."""
-        return any(one.conditions.look_further for one in self.exempt) or any(
-            one.rule.conditions.look_further for one in self.rules
+        return any(matcher.conditions.look_further for matcher in self.exempt) or any(
+            candidate.rule.conditions.look_further for candidate in self.rules
         )
 
     def select(self, subject: Subject) -> tuple[Candidate, ...]:
         """The rules that apply to a subject; none where it is exempt."""
         if any(not matcher.why_not_surely(subject) for matcher in self.exempt):
             return ()
-        return without_idle_defaults([one for one in self.rules if not one.matcher.why_not(subject)])
+        return without_idle_defaults([candidate for candidate in self.rules if not candidate.matcher.why_not(subject)])
 
 
 def without_idle_defaults(matched: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """What applies of the rules that match: default rules only where no other enforced one is there."""
-    if any(not (one.rule.default or one.rule.shadow) for one in matched):
-        return tuple(one for one in matched if not one.rule.default)
+    """The rules that apply, of those that match: default rules only if no other enforced rule matches."""
+    if any(not (candidate.rule.default or candidate.rule.shadow) for candidate in matched):
+        return tuple(candidate for candidate in matched if not candidate.rule.default)
     return tuple(matched)
 
 
 class Matcher:
-    """A policy, ready to be matched."""
+    """A policy that is prepared for matching."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -148,10 +148,12 @@ class Matcher:
         self.exempt = tuple(map(ConditionsMatcher, policy.exempt))
         self._rules = tuple((rule, ConditionsMatcher(rule.conditions)) for rule in policy.rules)
         self._rulesets = {name: frozenset(members) for name, members in policy.rulesets.items()}
-        every = tuple(policy.conditions)
-        self._methods = frozenset(method for conditions in every for method in conditions.methods)
-        self._hosts = frozenset(host for conditions in every for host in conditions.hosts)
-        self._parent_hosts = tuple(dict.fromkeys(parent for conditions in every for parent in conditions.parent_hosts))
+        all_conditions = tuple(policy.conditions)
+        self._methods = frozenset(method for conditions in all_conditions for method in conditions.methods)
+        self._hosts = frozenset(host for conditions in all_conditions for host in conditions.hosts)
+        self._parent_hosts = tuple(
+            dict.fromkeys(parent for conditions in all_conditions for parent in conditions.parent_hosts)
+        )
         self.looks_at_hosts = bool(self._hosts or self._parent_hosts)
         self._paths = PathTree()
         for owner, conditions in [
@@ -162,7 +164,7 @@ class Matcher:
                 self._paths.add(template, owner)
 
     def kind(self, method: str, host: str, path: str) -> Kind:
-        """What the policy sees in a method, a host and a path: all requests of one kind have the same candidates."""
+        """The kind of a method, a host and a path: all requests of one kind have the same candidates."""
         if method not in self._methods:
             method = ""
         hosts = frozenset(map(self._host_kind, hosts_of(host))) if host and self.looks_at_hosts else _NO_HOSTS
@@ -171,7 +173,7 @@ class Matcher:
         return method, hosts, self._paths.match(path)
 
     def candidates(self, kind: Kind, ruleset: str = ALL_RULES) -> Candidates:
-        """What may apply to subjects of this kind, of the rules of a ruleset."""
+        """The exemptions, and the rules of a ruleset, that may apply to subjects of this kind."""
         names = self._rulesets[ruleset]
         method, hosts, paths = kind
         rules = [
@@ -190,8 +192,8 @@ class Matcher:
         return Candidates(exempt, tuple(rules))
 
     def _host_kind(self, host: str) -> str:
-        """A host that stands for all that the conditions do not tell from this one."""
+        """A representative of all hosts that the conditions do not distinguish from this one."""
         if host in self._hosts:
             return host
-        # The longest is below all the others that it is below of.
+        # The longest matching parent is below each other one that matches.
         return max((parent for parent in self._parent_hosts if host.endswith(parent)), key=len, default="")

@@ -1,4 +1,4 @@
-"""What the models of all parts of a policy file stand on."""
+"""The common parts of the models of a policy file."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ NAME = r"^[a-z][a-z0-9_.-]{0,63}$"
 
 
 class Part(BaseModel):
-    """A map of a policy file, with no fields but those that are known."""
+    """A map of a policy file; unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
 
 def list_of_texts(value: object) -> tuple[str, ...]:
-    """One text, or a list of texts that is not empty."""
+    """Read one text, or a list of texts that is not empty; raises ValueError."""
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not values:
         raise ValueError(f"must be text or a list of texts, not {shown(value)}")
@@ -51,4 +51,4 @@ ONE_OR_MORE = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type":
 Name = Annotated[str, Field(pattern=NAME)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(list_of_texts), WithJsonSchema(ONE_OR_MORE)]
 SomeTexts = Annotated[tuple[str, ...] | None, BeforeValidator(list_of_texts), WithJsonSchema(ONE_OR_MORE)]
-"""`Texts` of a field that may be left out; one that is there without a text is refused."""
+"""`Texts` of an optional field; a field that is present without a text is refused."""

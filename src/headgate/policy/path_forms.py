@@ -1,12 +1,12 @@
-"""The forms of a request's path: each is one that some server may give it.
+"""The forms of a request's path: how different servers may read it.
 
-A request's path is brought into one form before it is matched: the query and the fragment are cut off, what
-is percent-encoded is decoded once, empty and `.` segments fall away, `..` goes up, and so does a trailing
-slash. Otherwise `/api//login/`, `/api/%6Cogin` or `/api/login#a` would slip past a rule for `/api/login`.
+A request's path is brought into one form before it is matched: the query and the fragment are cut off,
+percent-encoding is decoded once, empty and `.` segments and a trailing slash are removed, `..` goes up.
+Otherwise `/api//login/`, `/api/%6Cogin` or `/api/login#a` would bypass a rule for `/api/login`.
 
-Servers differ in what else they do: some take `..`, `#` or `%2F` as they stand, some strip `;parameters`, take
-`\\` for `/`, decode twice. A path with such characters has a form for each of them: a rule is for it in any form,
-an exemption in all. See docs/policy.md#matching.
+Servers differ beyond that: some read `..`, `#` or `%2F` literally, some strip `;parameters`, read
+`\\` as `/`, or decode twice. A path with such characters has a form for each of them: a rule matches if any form does,
+an exemption only if all do. See docs/policy.md#matching.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from urllib.parse import unquote
 
 _AUTHORITY = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//[^/?#\\]*")
 _REMOVED = str.maketrans("", "", "\t\r\n")
-"""What parsers of URLs drop wherever it is (WHATWG; Python's `urlsplit`)."""
+"""Characters that parsers of URLs remove wherever they are (WHATWG; Python's `urlsplit`)."""
 
 _STRANGE = re.compile(r"[;\\\x00\t\r\n#]|//|[. ](?:/|\Z)")
-"""What gives a path more than one form, beside what stays encoded and encoded separators."""
+"""Characters that give a path more than one form; so do encoded separators, and text that is still encoded."""
 
 _ENCODED_SEPARATOR = re.compile("%2[fF]|%5[cC]")
 
 
 def forms_of(path: str) -> list[list[str]]:
-    """The segments of a request's path in each form that some server may give it, the usual one first.
+    """The segments of a request's path in each form that some server may read, the usual one first.
 
-    The `*` of OPTIONS, and nothing at all, is no path.
+    The `*` of OPTIONS and an empty text are no path.
     """
     if "#" not in path:
         path = path.partition("?")[0]
@@ -50,7 +50,7 @@ def forms_of(path: str) -> list[list[str]]:
 
 
 def _targets(path: str) -> Iterator[str]:
-    """The path that is in a request's target, which may have a scheme and a host; with `#`, also as it stands."""
+    """The path in a request's target, which may have a scheme and a host; with `#` once cut there and once whole."""
     for cut in (_fragment_cut, _query_cut) if "#" in path else (_query_cut,):
         target = cut(path)
         authority = _AUTHORITY.match(target)
@@ -98,17 +98,17 @@ _HABITS: tuple[tuple[Callable[[str], object], Callable[[str], str]], ...] = (
     (_in(";"), lambda path: re.sub(";[^/]*", "", path)),  # Java
     (_TRAILING.search, lambda path: _TRAILING.sub("", path)),  # Windows
 )
-"""What a path has that some servers read in another way, and how they do."""
+"""(what a path contains that some servers read in another way, how these servers read it)."""
 
 
 def _without_dots(decoded: list[str]) -> Iterator[list[str]]:
-    """The segments without empty ones and `.`; `..` goes up, or stands where a server leaves that alone."""
+    """The segments without empty ones and `.`; once with `..` going up, once with `..` left as it is."""
     plain = [segment for segment in decoded if segment not in ("", ".")]
     if ".." not in plain:
         yield plain
         return
     yield _resolved(plain)
-    if "" in decoded[1:-1]:  # RFC 3986 takes an empty segment for one that ".." goes up from
+    if "" in decoded[1:-1]:  # in RFC 3986, ".." removes an empty segment, too
         yield [segment for segment in _resolved([segment for segment in decoded[1:] if segment != "."]) if segment]
     yield plain
 

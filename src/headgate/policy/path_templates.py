@@ -1,4 +1,4 @@
-"""Templates of paths, as a policy writes them.
+"""Templates of paths in a policy.
 
 A template is a path whose segments are literal, `{name}` for any one segment, or at the end `**` for
 any number of segments, none included.
@@ -18,7 +18,7 @@ _LONGEST_ADVICE = 60
 
 
 class Wild(Enum):
-    """A segment of a template that is no literal."""
+    """A segment of a template that is not literal."""
 
     ANY = "{name}"
     """Any one segment."""
@@ -28,9 +28,9 @@ class Wild(Enum):
 
 
 def template_segments(template: str) -> list[str | Wild]:
-    """The segments of a template, literal ones decoded; raises ConfigError for one that could never match as meant.
+    """The segments of a template, literal ones decoded; raises ConfigError for one that cannot match as intended.
 
-    What is percent-encoded is literal: `%7Bx%7D` is the segment `{x}` and no parameter.
+    Percent-encoded characters are literal: `%7Bx%7D` is the segment `{x}` and no parameter.
     """
     if not template.startswith("/"):
         raise ConfigError(f'a path begins with "/", not {template[:1]!r}: {_advice(template)}')
@@ -60,30 +60,30 @@ def template_segments(template: str) -> list[str | Wild]:
     return list(map(_segment, segments))
 
 
-def _segment(written: str) -> str | Wild:
-    if written == "**":
+def _segment(text: str) -> str | Wild:
+    if text == "**":
         return Wild.BELOW
-    return Wild.ANY if _PARAMETER.fullmatch(written) else unquote(written)
+    return Wild.ANY if _PARAMETER.fullmatch(text) else unquote(text)
 
 
 def _advice(template: str) -> str:
-    """What to write in place of a template that cannot be read."""
-    advised = _readable(template)
-    below = f"{advised.rpartition('/')[0]}/**"
-    return f'write "{advised}" or "{below}"' if template.rstrip("/").endswith("/*") else f'write "{advised}"'
+    """What to write in place of an invalid template."""
+    valid = _corrected(template)
+    below = f"{valid.rpartition('/')[0]}/**"
+    return f'write "{valid}" or "{below}"' if template.rstrip("/").endswith("/*") else f'write "{valid}"'
 
 
-def _readable(template: str) -> str:
-    """A template that can be read, close to one that cannot: what is no segment becomes a `{name}`."""
+def _corrected(template: str) -> str:
+    """A valid template that is close to an invalid one: each invalid segment becomes a `{name}`."""
     path = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*", "", template[:_LONGEST_TEMPLATE]).partition("?")[0]
     segments = [segment for segment in path.partition("#")[0].split("/") if segment not in ("", ".", "..")]
-    kept: list[str] = []
+    valid: list[str] = []
     for place, segment in enumerate(segments):
         last = place == len(segments) - 1
-        if segment in kept and _PARAMETER.fullmatch(segment):
-            kept.append(f"{segment[:-1]}{place + 1}}}")
+        if segment in valid and _PARAMETER.fullmatch(segment):
+            valid.append(f"{segment[:-1]}{place + 1}}}")
         elif (segment == "**" and last) or _PARAMETER.fullmatch(segment) or not set("{}*") & set(segment):
-            kept.append(segment)
+            valid.append(segment)
         else:
-            kept.append("{name}" if "{name}" not in kept else f"{{name{place + 1}}}")
-    return f"/{'/'.join(kept)}" if len("".join(kept)) <= _LONGEST_ADVICE else "/api/{name}"
+            valid.append("{name}" if "{name}" not in valid else f"{{name{place + 1}}}")
+    return f"/{'/'.join(valid)}" if len("".join(valid)) <= _LONGEST_ADVICE else "/api/{name}"

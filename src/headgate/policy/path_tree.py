@@ -1,4 +1,4 @@
-"""Which templates match a path: a tree of their segments, walked as an automaton."""
+"""Finds the templates that match a path: a tree of their segments, walked as an automaton."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_STATES = 4096
 
 _LITERAL = r"A-Za-z0-9_~!$&'()*+,=:@-"
 _PLAIN = re.compile(rf"(?:/[.{_LITERAL}]*[{_LITERAL}])+/?")
-"""A path that has one form, and stands in it already."""
+"""A path that has one form only, and is written in it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,10 +27,10 @@ class _Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PathMatch:
-    """Whose templates match a path. Paths that are matched alike have the same one: it can be a key of what is known.
+    """The owners whose templates match a path. Paths with equal matches share one object, which can be a cache's key.
 
-    `found` has the owners whose templates match in any form, each with the most literal that does; `surely`
-    those whose templates match in every form.
+    `found` has the owners whose templates match in any form, each with the most literal of these templates; `surely`
+    has those whose templates match in every form.
     """
 
     found: Mapping[int, str]
@@ -38,22 +38,22 @@ class PathMatch:
 
 
 class _State:
-    """Where one is in the tree after some segments, and what that has found."""
+    """A state of the automaton: the nodes that some segments lead to, and the templates that match so far."""
 
     __slots__ = ("following", "found", "match", "nodes", "other")
 
     following: dict[str, _State | None]
-    """By segments that are literal in some of the nodes; None for what was not met yet."""
+    """The next state by segments that are literal in some of the nodes; None for one that was not needed yet."""
 
     other: _State | None
-    """After any other segment."""
+    """The next state after any other segment."""
 
     def __init__(self, nodes: tuple[_Node, ...], found: dict[int, str]) -> None:
         self.nodes = nodes
         for node in nodes:
             found.update(reversed(node.below))
         self.found = found
-        """The templates that match whatever follows; what is found later is more literal, and stands."""
+        """The templates that match whatever follows; a template that is found later is more literal, and wins."""
 
         here = dict(found)
         for node in nodes:
@@ -63,38 +63,38 @@ class _State:
         self.other = None
 
     def after(self, segment: str) -> _State:
-        """Where a segment leads."""
+        """The state after a segment."""
         wild = [node.any for node in self.nodes if node.any is not None]
         literal = [node.literal[segment] for node in self.nodes if segment in node.literal]
         return _State((*wild, *literal), dict(self.found))
 
 
 class PathTree:
-    """Templates by their segments: which of them match a path costs its length, not their number.
+    """Templates by their segments: the time of a match depends on the path's length, not on the number of templates.
 
-    It is walked as an automaton whose states are made as they are met, and kept, up to a bound.
+    It is walked as an automaton whose states are made when they are first reached, and cached up to a bound.
     """
 
     def __init__(self) -> None:
         self._root = _Node()
         self._start: _State | None = None
-        """Where each walk begins; None until the first one after a template was added."""
+        """The first state of each walk; None until the first walk after a template was added."""
 
         self._states = 0
         self._depth = 0
-        """More segments than any template has are one more."""
+        """The most segments of a template; all further segments of a path count as one."""
 
         self._owners: dict[int, str] = {}
         """Each owner with its first template."""
 
         self._all: PathMatch | None = None
-        """The match of a path that has too many forms to be meant: it meets all rules, and no exemption."""
+        """The match of a path that is too long to be matched: it matches all rules, and no exemption."""
 
         self._several: dict[tuple[PathMatch, ...], PathMatch] = {}
         self._rooted: dict[tuple[PathMatch, ...], PathMatch] = {}
 
     def add(self, template: str, owner: int) -> None:
-        """Let `owner` be found by paths that match `template`."""
+        """Add a template: paths that match it find `owner`."""
         node = self._root
         for segment in template_segments(template):
             if segment is Wild.BELOW:
@@ -115,8 +115,8 @@ class PathTree:
         self._rooted = {}
 
     def match(self, path: str) -> PathMatch:
-        """Whose templates match a path."""
-        if _PLAIN.fullmatch(path):  # by far most
+        """Match a path with all templates."""
+        if _PLAIN.fullmatch(path):  # by far the most paths
             return self._walk(path.strip("/").split("/", self._depth))
         if len(path) > _LONGEST_PATH:
             self._all = self._all or PathMatch(dict(self._owners), frozenset())
@@ -132,7 +132,7 @@ class PathTree:
         return several
 
     def match_rooted(self, path: str, others: Sequence[str]) -> PathMatch:
-        """Whose templates match a path or, but for `surely`, one of those that an application may take it for."""
+        """Match a path and the other paths that an application may read instead; `surely` is by `path` alone."""
         matches = tuple(dict.fromkeys(map(self.match, (path, *others))))
         if len(matches) == 1:
             return matches[0]
@@ -144,7 +144,7 @@ class PathTree:
         return rooted
 
     def find(self, path: str) -> Mapping[int, str]:
-        """The owners whose templates match a path in any form, each with the most literal that does."""
+        """The owners whose templates match a path in any form, each with the most literal of these templates."""
         return self.match(path).found
 
     def find_surely(self, path: str) -> frozenset[int]:
@@ -180,7 +180,7 @@ class PathTree:
 
 
 def _together(matches: Sequence[PathMatch]) -> PathMatch:
-    """What matches in any of these forms, and what in all; of two templates of one owner, that of the usual form."""
+    """Combine the matches of all forms: `found` in any, `surely` in all; of an owner's templates, the first form's."""
     found: dict[int, str] = {}
     for match in reversed(matches):
         found.update(match.found)

@@ -1,4 +1,4 @@
-"""What is wrong with a policy: every problem at once, each with its place and what would be right."""
+"""The problems of a policy: all at once, each with its place and what would be right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN = re.compile(r"[A-Za-z_<][A-Za-z0-9_<-]*")
 
 
 class FieldFaults(ValueError):
-    """What is wrong with several fields below one, each by its name, or by its place in a list."""
+    """Faults in several fields of one value, by the field's name or its place in a list."""
 
     def __init__(self, faults: Mapping[Any, str]) -> None:
         super().__init__("; ".join(faults.values()))
@@ -24,7 +24,7 @@ class FieldFaults(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. `path` leads to it in the policy, `line` and `column` (from 1) in the file."""
+    """One problem. `path` is its place in the policy, `line` and `column` (from 1) its place in the file."""
 
     path: Path
     message: str
@@ -37,7 +37,7 @@ class Problem:
 
 
 class PolicyError(ConfigError):
-    """A policy that cannot be used; `problems` lists everything that is wrong with it."""
+    """A policy cannot be used; `problems` has everything that is wrong with it."""
 
     code: ClassVar[str] = "policy"
 
@@ -63,10 +63,10 @@ def place_text(source: str, problem: Problem, kind: str = "") -> str:
 
 
 def path_text(path: Path) -> str:
-    """A path as people write it: `rules[2].limits.free`."""
+    """A path in its usual notation: `rules[2].limits.free`."""
     text = ""
     for part in path:
-        if not isinstance(part, str):  # a place in a list, or a name that is no text
+        if not isinstance(part, str):  # an index in a list, or a name that is no text
             text += f"[{part}]"
         elif _PLAIN.fullmatch(part):
             text += f".{part}" if text else part
@@ -76,7 +76,7 @@ def path_text(path: Path) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for a message: short, and kinds instead of contents for what is long."""
+    """A value as text for a message: short; a map or a list is described, not shown."""
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):

@@ -1,9 +1,9 @@
-"""An HTTP request as a policy sees it: the subject that policies are written for.
+"""An HTTP request as a policy reads it: the usual subject of policies.
 
-A header, a cookie and a query parameter that is meant to have one value may be sent twice, and each server
-and framework then reads another one of them. `Request.header`, `.cookie` and `.query` give the one value
-that the application will read, or `REPEATED` where it cannot be known which that is: then no
-part of what was sent is taken for an identity of its own. See docs/identity.md#credentials-sent-twice.
+A header, a cookie or a query parameter that should have one value may be sent twice, and servers and
+frameworks differ in which of the values they read. `Request.header`, `.cookie` and `.query` give the value
+that the application will read, or `REPEATED` where that is not known: then none of the values that were sent
+counts as an identity of its own. See docs/identity.md#credentials-sent-twice.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ __all__ = [
 
 _MOST_NAMES = 1024
 _LONGEST_NAME = 64
-"""Names of headers that are remembered."""
+"""The most names of headers that are cached, and the most characters of each."""
 
 _ASCII = bytes(range(128)).decode()
 
 path_text = partial(quote, safe="/:@!$&'()*+,;=~")
-"""A path that a server has decoded, percent-encoded again: the policy decodes it, once."""
+"""Percent-encodes a path again that a server has decoded: the policy decodes it, once."""
 
 _get = dict.get
-"""Of `Headers` it takes names that are in lower case already, and so half the time."""
+"""Gets a field of `Headers` by a name that is in lower case already, in half the time of `Headers.get`."""
 
 
 class Request:
-    """What a policy needs to know about a request; nothing here is trusted.
+    """The parts of a request that a policy reads; nothing here is trusted.
 
-    `headers` is a mapping or pairs, with names in any case; a header given several times counts as
+    `headers` is a mapping or pairs, with names in any case; a header that occurs several times counts as
     one list. `client_ip` is the address of the peer, as the caller sees it: whether a header may
-    replace it is the policy's decision. `path` may carry a query. `endpoint` is the route's template,
+    replace it is the policy's decision. `path` may have a query. `endpoint` is the route's template,
     where a framework knows it.
 
-    **For integrations of frameworks.** A framework has its own parsers, and the application reads what these
-    give. So a subclass that has the framework's request at hand overrides `header`, `cookie` and `query`, and
+    **For integrations of frameworks.** A framework has its own parsers, and the application reads their results.
+    So a subclass that has the framework's request overrides `header`, `cookie` and `query`, and
     returns exactly the text that the framework gives the application for this name: the first, the last or
-    the joined one, "" where there is none, never `REPEATED`. That is all there is to it: identities, tiers,
-    matches and the functions of `headgate.http.keys` ask these three. `headers` stays the mapping of all
+    the joined value, "" where there is none, never `REPEATED`. Nothing else is needed: identities, tiers,
+    matches and the functions of `headgate.http.keys` read these three. `headers` stays the mapping of all
     lines, each name's values joined in their order: the client's address is read from it.
     """
 
@@ -58,16 +58,16 @@ class Request:
     )  # fmt: skip
 
     headers: Mapping[str, str]
-    """By name in lower case, with "-" for "_"; asked for in any. All values of a name in their order, as one list."""
+    """By name in lower case, with "-" for "_", found in any spelling. All values of a name, in order, as one list."""
 
     charge: object
-    """What the request was charged, where it is settled later; else not there."""
+    """The charge of the request, where it is settled later; otherwise the attribute is not set."""
 
     entries = ()
-    """None: only a descriptor has entries."""
+    """Always empty: only a descriptor has entries."""
 
     counted_as: str
-    """What a limit of a route counts the request under, where that is not `endpoint`; else not there."""
+    """The endpoint by which a limit of a route counts the request, if it is not `endpoint`; otherwise not set."""
 
     def __init__(
         self,
@@ -98,9 +98,9 @@ class Request:
         self._query: tuple[str, dict[str, str]] | None = None
 
     def header(self, name: str) -> str:
-        """The value of a header, whose name is in any case, without white space around it; "" where there is none.
+        """The value of a header, by its name in any case, without white space around it; "" where there is none.
 
-        `REPEATED` where it is there several times with different values.
+        `REPEATED` where it occurs several times with different values.
         """
         value: str = _get(self.headers, name, "")  # type: ignore[call-overload]  # it is a dictionary here
         if not value and (lower := name.lower()) != name:
@@ -110,47 +110,47 @@ class Request:
         return value.strip() if value.isascii() else sent_text(value)
 
     def cookie(self, name: str) -> str:
-        """A cookie's value, "" where there is none; `REPEATED` where applications may read different ones.
+        """A cookie's value; "" where there is none, `REPEATED` where applications may read different values.
 
-        Quotes, escapes and percent-encoding are taken off, as some applications do: all spellings are one value.
+        Quotes, escapes and percent-encoding are removed, as some applications do: all spellings are one value.
         """
         sent = self.headers.get("cookie", "")
         if not sent:
             return ""
         if self._cookies is None or self._cookies[0] is not sent:
             self._cookies = (sent, {})
-        known = self._cookies[1]
-        if name not in known:
-            known[name] = one_of_values(cookie_values(sent, name))
-        return known[name]
+        cached_values = self._cookies[1]
+        if name not in cached_values:
+            cached_values[name] = one_of_values(cookie_values(sent, name))
+        return cached_values[name]
 
     def query(self, name: str) -> str:
-        """A query parameter's value, "" where there is none; `REPEATED` where applications may read different ones."""
+        """A query parameter's value; "" if there is none, `REPEATED` where applications may read different values."""
         path = self.path
         if "?" not in path:
             return ""
         if self._query is None or self._query[0] is not path:
             self._query = (path, {})
-        known = self._query[1]
-        if name not in known:
-            known[name] = one_of_values(query_values(path.partition("?")[2], name))
-        return known[name]
+        cached_values = self._query[1]
+        if name not in cached_values:
+            cached_values[name] = one_of_values(query_values(path.partition("?")[2], name))
+        return cached_values[name]
 
     def entry(self, key: str) -> str:
-        """Nothing: only a descriptor has entries."""
+        """Return "": only a descriptor has entries."""
         return ""
 
     def attribute(self, name: str) -> str:
-        """Nothing: what a request tells of itself are its headers."""
+        """Return "": a request describes itself by its headers."""
         return ""
 
     @property
     def own(self) -> Any:
-        """The framework's own request, where one is at hand; else this one."""
+        """The framework's own request, where there is one; otherwise this request."""
         return self
 
     def call(self, function: Callable[..., Any], *rest: Any) -> Any:
-        """What a function of the framework's own request, and of `rest`, gives for it."""
+        """Call a function with the framework's own request and `rest`; return its result."""
         return function(self.own, *rest)
 
     def __repr__(self) -> str:
@@ -158,32 +158,32 @@ class Request:
 
 
 def one_value(headers: Mapping[str, str], name: str) -> str:
-    """`Request.header` of headers that are no dictionary."""
+    """`Request.header` for headers that are not a dictionary."""
     value = headers.get(name, "")
     return one_of_values(map(sent_text, value.values)) if type(value) is Repeated else sent_text(value)
 
 
 def one_of_values(values: Iterable[str]) -> str:
-    """The only value among these, "" where there is none, `REPEATED` where there are several."""
-    found = ""
+    """The only value among these; "" where there is none, `REPEATED` where there are different values."""
+    only_value = ""
     for sent in values:
         value = sent.strip()
-        if sent is REPEATED or (found and value and value != found):
+        if sent is REPEATED or (only_value and value and value != only_value):
             return REPEATED
-        found = found or value
-    return found
+        only_value = only_value or value
+    return only_value
 
 
 def target_text(sent: bytes) -> str:
-    """A path or a query as it was sent, as text: bytes that are no ASCII are percent-encoded, as they should be."""
+    """A path or a query, as it was sent, as text: bytes outside ASCII are percent-encoded, as they should have been."""
     return sent.decode("ascii") if sent.isascii() else quote(sent, safe=_ASCII)
 
 
 class _Names(dict[str, str]):
-    """`header_name` of names that were met before: most requests have the same ones."""
+    """A cache of `header_name`: most requests have the same names."""
 
     def __missing__(self, name: str) -> str:
-        plain = intern(str.replace(str.lower(name), "_", "-"))  # which the native gate finds by identity
+        plain = intern(str.replace(str.lower(name), "_", "-"))  # the native gate compares names by identity
         if len(self) < _MOST_NAMES and len(name) <= _LONGEST_NAME:
             self[name] = plain
         return plain
@@ -210,22 +210,22 @@ def _by_lower_name(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> He
 
 
 def _merged(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Headers of which some are given several times: each such is one list."""
+    """Headers of which some occur several times: each of these becomes one list."""
     values: dict[str, list[str]] = {}
     plain: dict[str, list[str]] = {}
     for name, value in pairs:
-        wanted = header_name(name)
-        values.setdefault(wanted, []).append(value)
+        header = header_name(name)
+        values.setdefault(header, []).append(value)
         if "_" not in name:
-            plain.setdefault(wanted, []).append(value)
-    return {name: joined(several, plain.get(name)) for name, several in values.items()}
+            plain.setdefault(header, []).append(value)
+    return {name: joined(lines, plain.get(name)) for name, lines in values.items()}
 
 
 def joined(values: list[str], plain: list[str] | None) -> str:
-    """The lines of one header as one list.
+    """Join the lines of one header to one list.
 
-    `plain` are those whose name is spelled without `_`. Where there are any, the list has no others: a proxy that
-    writes a header of its own removes what a client sent under this name, and passes on what is spelled with `_`.
+    `plain` are the lines whose name is spelled without `_`. If there are any, the list has no others: a proxy that
+    sets a header of its own removes a client's header of this name, and passes on one that is spelled with `_`.
     """
     if len(values) == 1:
         return values[0]

@@ -108,10 +108,10 @@ class Selection:
     tiers: frozenset[str]
     """The tiers that the limits depend on; none where they depend on no tier."""
 
-    query: Asked | None = None
+    asked: Asked | None = None
     """The query, where it depends on no tier."""
 
-    queries_by_tier: dict[str, Asked] = field(default_factory=dict)
+    asked_by_tier: dict[str, Asked] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -178,9 +178,9 @@ class Resolver:
             selection = plan.always
             if selection is None:
                 selection = self._select(plan, subject)
-            query = selection.query
+            query = selection.asked
             if query is None:
-                query = self._query_for(selection, subject)
+                query = self._asked_for(selection, subject)
             bound, costs, units, spread, rules, rule_numbers = query
             if cost is not _ONE:
                 costs = charged(costs, units, cost, self.units)
@@ -243,17 +243,17 @@ class Resolver:
             _cache(self._refused, name, refusal, _MOST_BOUND)
         return refusal
 
-    def _query_for(self, selection: Selection, subject: Subject) -> Asked:
+    def _asked_for(self, selection: Selection, subject: Subject) -> Asked:
         """The query of these rules' limits for the subject's tier."""
         tier = self._matcher.tier_of(subject)
         if tier not in selection.tiers:
             tier = ANY_TIER
-        query = selection.queries_by_tier.get(tier)
+        query = selection.asked_by_tier.get(tier)
         if query is None:
-            query = selection.queries_by_tier[tier] = self._make_query(selection, tier)
+            query = selection.asked_by_tier[tier] = self._ask(selection, tier)
         return query
 
-    def _make_query(self, selection: Selection, tier: str) -> Asked:
+    def _ask(self, selection: Selection, tier: str) -> Asked:
         rules = selection.rules
         groups = _groups(rules, tier)
         rule_numbers = tuple(number for number, _ in groups)
@@ -352,9 +352,9 @@ class Resolver:
             tiers=tiers,
         )
         if not rules:
-            selection.query = (FREE, Operation((), ()), (), None, (), ())
+            selection.asked = (FREE, Operation((), ()), (), None, (), ())
         elif not tiers:
-            selection.query = self._make_query(selection, ANY_TIER)
+            selection.asked = self._ask(selection, ANY_TIER)
         return selection
 
 

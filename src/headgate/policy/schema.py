@@ -1,7 +1,7 @@
-"""The policy file as a model: which fields there are, and what each may hold.
+"""The policy file as a model: its fields, and the values that each may have.
 
-The JSON Schema for editors comes out of this code. Values are taken as they are written: a number
-in quotes is text. What one field cannot see, such as whether a name is known, is checked in
+The JSON Schema for editors is generated from this code. Values are read as they are written: a number
+in quotes is text. Conditions on several fields, such as whether a name is known, are checked in
 `headgate.policy.load`.
 """
 
@@ -66,7 +66,7 @@ def _hosts(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _limits(value: object) -> LimitsByTier:
-    """Limits as text, or as a map from tier to text."""
+    """Read limits from text, or from a map from tier to text."""
     if isinstance(value, str):
         return {ANY_TIER: _parse(value)}
     if not isinstance(value, dict) or not value:
@@ -106,7 +106,7 @@ def _version(value: object) -> object:
 
 
 def _namespace(value: str) -> str:
-    if value in _OF_LIMITERS:
+    if value in _LIMITER_NAMESPACES:
         raise ValueError(f'"{value}" is where limiters without a policy count: choose another, such as "shop"')
     return value
 
@@ -116,8 +116,8 @@ def _store(value: str) -> str:
     return value
 
 
-_OF_LIMITERS = ("limiter", "limits")
-"""What the keys of a `Limiter` begin with, where those of a policy have its namespace."""
+_LIMITER_NAMESPACES = ("limiter", "limits")
+"""The beginnings of a `Limiter`'s keys, at the place of a policy's namespace."""
 
 _LIMITS_SCHEMA = {
     "anyOf": [
@@ -129,7 +129,7 @@ HeaderName = Annotated[str, AfterValidator(header_name)]
 
 
 class MatchModel(Part):
-    """Which requests a rule is for; all that is given must hold. A condition with nothing in it is an error."""
+    """Which requests a rule applies to: every condition that is given must hold. An empty condition is an error."""
 
     method: Annotated[SomeTexts, AfterValidator(_methods)] = None
     path: Annotated[SomeTexts, AfterValidator(_paths)] = Field(
@@ -137,7 +137,7 @@ class MatchModel(Part):
     )
     host: Annotated[SomeTexts, AfterValidator(_hosts)] = None
     model: Annotated[SomeTexts, AfterValidator(models_of)] = Field(
-        None, description="of a language model: its name, its beginning and a *, or a group"
+        None, description="of a language model: its name, a prefix of it and a *, or a group"
     )
     ip: Annotated[tuple[Any, ...] | None, BeforeValidator(_networks), WithJsonSchema(ONE_OR_MORE)] = Field(
         None, description="networks that the client's address is in: 10.0.0.0/8, a single address, or unix"
@@ -182,14 +182,14 @@ class IpModel(Part):
 
 
 class ClientIpModel(Part):
-    """Which proxies to believe about the client's address; without it, the peer's address counts."""
+    """Which proxies are trusted for the client's address; without it, the peer's address counts."""
 
-    header: HeaderName | None = Field(None, description="the one header that is looked at")
+    header: HeaderName | None = Field(None, description="the only header that is read")
     trusted_proxies: list[
         Annotated[Any, BeforeValidator(_network), WithJsonSchema({"type": "string", "examples": ["10.0.0.0/8", UNIX]})]
     ] = Field([])
     trusted_hops: Annotated[int, Field(ge=1, le=32)] | None = Field(
-        None, description="take the header's element at this place from the right"
+        None, description="read the header's element at this place from the right"
     )
     ipv4_prefix: Annotated[int, Field(ge=8, le=32)] = 32
     ipv6_prefix: Annotated[int, Field(ge=32, le=128)] = 64
@@ -246,9 +246,9 @@ class RuleModel(Part):
         description="a request with an identity sent several times, with different values, counts together with all "
         "others of this kind, or is refused",
     )
-    warn: Warn | None = Field(None, description="the used share of a limit from which on callers are warned: 80%")
+    warn: Warn | None = Field(None, description="the used share of a limit at which callers are warned: 80%")
     hold: HoldMode | None = Field(None, description="how much output a call of a language model holds")
-    at_end: AtEnd | None = Field(None, description="what becomes of a stream that no slice can be held for")
+    at_end: AtEnd | None = Field(None, description="what happens to a stream for which no slice can be held")
     default: bool = Field(False, description="only where no other rule matched")
     shadow: bool = Field(False, description="counted and reported, never refuses")
     on_store_error: OnStoreError | None = None
@@ -264,7 +264,7 @@ class PolicyModel(Part):
     )
     store: Annotated[str, AfterValidator(_store)] = "memory://"
     on_store_error: OnStoreError | None = Field(
-        None, description="of rules that have none of their own; without it, what the store's URL says, or local"
+        None, description="for rules that have none of their own; without it, what the store's URL says, or local"
     )
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         1000, description="how many requests may wait in line at one time, in each process; more are refused"
@@ -274,8 +274,8 @@ class PolicyModel(Part):
     tiers: TiersModel | None = None
     llm: LlmModel | None = Field(None, description="calls of language models")
     rules: Annotated[list[RuleModel], Field(min_length=1)]
-    exempt: list[MatchModel] = Field([], description="requests that no rule is for")
-    rulesets: dict[Name, list[str]] = Field({}, description="names for some of the rules, to be asked by name")
+    exempt: list[MatchModel] = Field([], description="requests to which no rule applies")
+    rulesets: dict[Name, list[str]] = Field({}, description="sets of rules by name; a caller chooses one by its name")
 
 
 IdentityModel.model_rebuild()
@@ -289,12 +289,12 @@ def policy_schema() -> dict[str, Any]:
 
 
 def _without_null(schema: Any) -> Any:
-    """A schema in which a field is left out or has a value, as `check_policy` has it."""
+    """A schema in which a field is left out or has a value, as `check_policy` demands."""
     if isinstance(schema, list):
         return [_without_null(item) for item in schema if item != {"type": "null"}]
     if not isinstance(schema, dict):
         return schema
-    kept = {name: _without_null(value) for name, value in schema.items() if (name, value) != ("default", None)}
-    if len(kept.get("anyOf", ())) == 1:
-        kept |= kept.pop("anyOf")[0]
-    return kept
+    fields = {name: _without_null(value) for name, value in schema.items() if (name, value) != ("default", None)}
+    if len(fields.get("anyOf", ())) == 1:
+        fields |= fields.pop("anyOf")[0]
+    return fields

@@ -1,6 +1,6 @@
-"""What applications may read in a header, and all values that some may read for a cookie or a query parameter.
+"""The value that applications read from a header, and all values that some may read from a cookie or a parameter.
 
-Servers and frameworks parse them in different ways: what is one value for one of them is another for the next.
+Servers and frameworks parse cookies and query parameters in different ways, and so get different values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headgate.policy.subject import REPEATED, Repeated
 _LONGEST_COOKIES = 1 << 14
 _MOST_COOKIES = 512
 _MOST_FIELDS = 1000
-"""Beyond these a cookie or a parameter counts as repeated: nothing hides behind padding."""
+"""Beyond these bounds a cookie or a parameter counts as repeated, so that padding cannot hide a value."""
 
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(?:([0-3][0-7]{2})|(.))", re.DOTALL)
@@ -26,8 +26,8 @@ _UNDERSCORES = str.maketrans(". [", "___")
 def sent_text(value: str) -> str:
     """The value of a header as text, without white space around it.
 
-    Most servers give bytes as Latin-1 (PEP 3333), whatever they are; programs that describe a request tell the
-    characters. Bytes of UTF-8 are the characters that they mean, all others those of Latin-1.
+    Most servers decode all bytes as Latin-1 (PEP 3333); programs that describe a request pass the characters
+    themselves. Bytes that are valid UTF-8 are decoded as such, all others as Latin-1.
     """
     if not value.isascii():
         with suppress(UnicodeError):
@@ -36,10 +36,10 @@ def sent_text(value: str) -> str:
 
 
 def cookie_values(sent: str, name: str) -> Iterator[str]:
-    """All values that some application may read for a cookie, decoded.
+    """Yield all values that some application may read from a cookie, decoded.
 
     Most split at ";" alone; `http.cookies` also at white space, parsers of RFC 2109 at commas. Some decode
-    names (PHP, Rack), more decode values (Express, Litestar), some take upper for lower case (ASP.NET).
+    names (PHP, Rack), more decode values (Express, Litestar), some ignore the case of names (ASP.NET).
     """
     if len(sent) > _LONGEST_COOKIES or sent.count(";") > _MOST_COOKIES:
         yield REPEATED
@@ -47,15 +47,15 @@ def cookie_values(sent: str, name: str) -> Iterator[str]:
     plain, hidden = _plain_name(name), _hidden(name)
     for line in sent.values if type(sent) is Repeated else (sent,):
         for pair in line.split(";"):
-            own, separator, value = pair.partition("=")
-            if separator and (own.strip() == name or _plain_name(own) == plain):
+            sent_name, separator, value = pair.partition("=")
+            if separator and (sent_name.strip() == name or _plain_name(sent_name) == plain):
                 yield from _cookie_spellings(value)
-            for found in hidden.finditer(pair):
-                yield from _cookie_spellings(found[1])
+            for hidden_match in hidden.finditer(pair):
+                yield from _cookie_spellings(hidden_match[1])
 
 
 def _cookie_spellings(text: str) -> Iterator[str]:
-    """What applications may read of a cookie's value: all of it, or only what stands before white space."""
+    """Yield what applications may read of a cookie's value: all of it, or only the text before white space."""
     text = sent_text(text)
     quoted = _QUOTED.match(text)
     if quoted is not None:
@@ -81,15 +81,15 @@ def _character(escaped: re.Match[str]) -> str:
 
 @lru_cache(256)
 def _hidden(name: str) -> re.Pattern[str]:
-    """Finds what only some applications take for a cookie, as in `a=b name=value`."""
+    """A pattern for cookies that only some applications read, as in `a=b name=value`."""
     literal = re.escape(name)
     return re.compile(rf"{literal}(?<=[,\s]{literal})\s*=([^;]*)")
 
 
 def query_values(query: str, name: str) -> Iterator[str]:
-    """All values that some application may read for a parameter, decoded.
+    """Yield all values that some application may read from a query parameter, decoded.
 
-    A server may cut off what begins with "#", an application may take ";" for "&".
+    A server may cut the query off at "#", an application may read ";" as "&".
     """
     spellings = [query]
     if "#" in query:
@@ -101,15 +101,15 @@ def query_values(query: str, name: str) -> Iterator[str]:
             yield REPEATED
             return
         for field in spelling.split("&"):
-            own, _, value = field.partition("=")
-            if own == name or _plain_name(own) == plain:
+            sent_name, _, value = field.partition("=")
+            if sent_name == name or _plain_name(sent_name) == plain:
                 yield unquote_plus(value, errors="replace")
 
 
 def _plain_name(name: str) -> str:
-    """A cookie's or a parameter's name, the same for all spellings that some application takes for one.
+    """A cookie's or a parameter's name, equal for all spellings that some application reads as the same name.
 
-    PHP takes ".", " " and "[" for "_" and ends a name at a NUL; others ignore case.
+    PHP reads ".", " " and "[" as "_" and ends a name at a NUL; others ignore case.
     """
     if "%" in name or "+" in name:
         name = unquote_plus(name, errors="replace")

@@ -1,8 +1,8 @@
-"""What a policy is evaluated for: the attributes and values that its conditions and identities read.
+"""The subject that a policy is evaluated for: the attributes and values that its conditions and identities read.
 
-An HTTP request is one (`headgate.policy.request.Request`), a set of descriptor entries another
-(`headgate.policy.descriptor.Descriptor`). Anything else that has these attributes is evaluated alike, and has "" for
-what it does not know.
+An HTTP request is a subject (`headgate.policy.request.Request`), a set of descriptor entries another
+(`headgate.policy.descriptor.Descriptor`). Any other object that has these attributes is evaluated in the same way; its
+unknown attributes are "".
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from headgate.errors import ArgumentError
 
 
 class Repeated(str):
-    """Text of what was sent several times with different values, of which none is the one value.
+    """The text of a field that was sent several times with different values, none of which is the only one.
 
-    As a header it is the list of the values, in order, with ", " between them; see `headgate.policy.request.joined`.
+    For a header it is the list of the values, in order, with ", " between them; see `headgate.policy.request.joined`.
     """
 
     __slots__ = ("values",)
 
     values: tuple[str, ...]
-    """Each value as it was sent; () where they are not kept."""
+    """Each value as it was sent; () where they are not stored."""
 
     def __new__(cls, text: str, values: tuple[str, ...] = ()) -> Repeated:
         self = super().__new__(cls, text)
@@ -35,9 +35,9 @@ REPEATED = Repeated("repeated")
 
 
 class RootedPath(str):
-    """A path, as it was sent, to an application with a root path: routes are found with that before it, and without.
+    """A path, as it was sent, to an application with a root path: routes match it with the root path before it, or not.
 
-    A rule is for it in any form; whether it is exempt, it tells as it was sent.
+    A rule matches it in any form; an exemption only as it was sent.
     """
 
     __slots__ = ("others",)
@@ -52,7 +52,7 @@ class RootedPath(str):
 
 
 class Subject(Protocol):
-    """What the evaluation of a policy reads; nothing in it is trusted."""
+    """The attributes that the evaluation of a policy reads; nothing in it is trusted."""
 
     @property
     def method(self) -> str:
@@ -81,40 +81,40 @@ class Subject(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All headers by name in lower case; each has all its values in order, as one list (`Repeated` if several)."""
+        """All headers by name in lower case: all values of a name in order, as one list (`Repeated` if several)."""
         ...
 
     def header(self, name: str) -> str:
-        """The one value of a header, "" where there is none, `REPEATED` where there are several."""
+        """The value of a header; "" where there is none, `REPEATED` where there are different values."""
         ...
 
     def cookie(self, name: str) -> str:
-        """The one value of a cookie, as `header` gives that of a header."""
+        """The value of a cookie, on the same terms as `header`."""
         ...
 
     def query(self, name: str) -> str:
-        """The one value of a query parameter, as `header` gives that of a header."""
+        """The value of a query parameter, on the same terms as `header`."""
         ...
 
     @property
     def entries(self) -> tuple[tuple[str, str], ...]:
-        """The entries of a descriptor, each a key and a value, in order; () of what is none."""
+        """The entries of a descriptor, each a key and a value, in order; () for other subjects."""
         ...
 
     def entry(self, key: str) -> str:
-        """The one value of the entries with a key, as `header` gives that of a header."""
+        """The value of the entries with a key, on the same terms as `header`."""
         ...
 
     def attribute(self, name: str) -> str:
-        """What a call that is no HTTP request tells of itself, as its user or its model; "" for what it does not."""
+        """An attribute of a call that is no HTTP request, such as its user or its model; "" where it is unknown."""
         ...
 
 
 def check_subject(subject: object, error: AttributeError) -> None:
-    """Raise ArgumentError, and say what is asked about, for what is no subject, such as the request of a framework."""
+    """Raise ArgumentError for an object that is no subject, such as the request of a framework; names its class."""
     if not all(hasattr(type(subject), name) for name in ("header", "query", "entry", "attribute")):
-        kind = type(subject)
-        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        cls = type(subject)
+        name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
         raise ArgumentError(
             f"a gate is asked about a headgate.Request or a Descriptor, not about a {name}: "
             "write Request(method, path, headers=..., client_ip=...)"

@@ -1,4 +1,4 @@
-"""The wait of a rule as its file says it: a time such as "500ms"."""
+"""The field `wait` of a rule in a policy file: a time such as "500ms"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHORT = {"second": "s", "minute": "m", "hour": "h"}
 
 
 def read_wait(value: object) -> int:
-    """A time in microseconds, in [1, LONGEST_WAIT_US]. Raises ValueError with what would be right."""
+    """Read a time, in microseconds, in [1, LONGEST_WAIT_US]. Raises ValueError with what would be right."""
     if not isinstance(value, str):
         raise ValueError(f'must be a time such as "500ms" or "2s", not {shown(value)}')
     if _NOT_ABOVE_0.match(value):
@@ -29,6 +29,6 @@ def read_wait(value: object) -> int:
 
 
 def wait_text(wait_us: int) -> str:
-    """A wait as a policy says it: 500000 is "500ms"."""
+    """A wait in the notation of a policy: 500000 is "500ms"."""
     count, unit = period_text(wait_us)
     return f"{count}{_SHORT.get(unit, unit)}"

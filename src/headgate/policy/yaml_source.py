@@ -1,8 +1,8 @@
-"""A YAML (or JSON) text as plain values, with the place of each, bounded in every direction.
+"""Reads a YAML (or JSON) text as plain values, with the place of each; its size, depth and aliases are bounded.
 
 The values are text, whole numbers, floats, true, false, null, lists and mappings with text as keys:
-the core schema of YAML 1.2, in which `NO` and `12:30` are text. A text that would unfold into more
-than 100,000 values, the nesting of more than 64 levels and an alias inside itself are refused.
+the core schema of YAML 1.2, in which `NO` and `12:30` are text. A text that would expand to more
+than 100,000 values, nesting of more than 64 levels and an alias inside itself are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _HALF_ESCAPES = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _ENCODINGS = {b"\xff\xfe\x00\x00": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
-"""What other encodings begin with; the longer marks first."""
+"""The byte order marks of other encodings; the longer marks first."""
 
 _OF_YAML = "tag:yaml.org,2002:"
 _PLAIN_TAGS = frozenset(_OF_YAML + name for name in ("int", "float", "bool", "null"))
@@ -40,9 +40,9 @@ _TAGS = {
     yaml.SequenceStartEvent: {_OF_YAML + "seq", "!"},
     yaml.MappingStartEvent: {_OF_YAML + "map", "!"},
 }
-"""What a value may be said to be, by its kind."""
+"""The tags that a value may have, by the kind of its event."""
 
-_WORDS = {
+_CONSTANTS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
@@ -51,7 +51,7 @@ _WORDS = {
 
 @dataclass(slots=True)
 class Document:
-    """The values of a text, and where each was written."""
+    """The values of a text, and the place of each."""
 
     source: str
     value: Any = None
@@ -60,7 +60,7 @@ class Document:
     kind: str = "policy"
 
     def problem(self, path: Path, message: str) -> Problem:
-        """A problem at a path, with the place of the nearest value that was written there."""
+        """A problem at a path, with the place of the nearest value in the text."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.marks:
                 return Problem(path, message, *self.marks[path[:length]])
@@ -68,9 +68,9 @@ class Document:
 
 
 def read_document(text: bytes | str, source: str, *, kind: str = "policy", begins: str = "version: 1") -> Document:
-    """Read a text. What makes it unreadable raises PolicyError; doubled fields are among the problems.
+    """Read a text. A text that cannot be read raises PolicyError; duplicate fields are among the problems.
 
-    Messages call it `kind`, and tell of an empty one what it begins with.
+    Messages call the text `kind`; that of an empty text states how one `begins`.
     """
     if len(text) > LARGEST_BYTES:
         raise PolicyError(source, [Problem((), f"a {kind} has at most {LARGEST_BYTES} bytes, and this has more")])
@@ -90,7 +90,7 @@ def read_document(text: bytes | str, source: str, *, kind: str = "policy", begin
 
 
 def unusable_texts(document: Document) -> Iterator[Problem]:
-    """A problem for each name and text of a document that nothing can be called, sent or stored as."""
+    """Yield a problem for each name and text of a document with characters that cannot be sent or stored."""
     for path, value in _values(document):
         if len(path) > _DEEPEST:
             yield document.problem(path[:1], f"nested deeper than {_DEEPEST} levels")
@@ -104,9 +104,9 @@ def unusable_texts(document: Document) -> Iterator[Problem]:
 
 
 def names_that_are_no_text(document: Document) -> Iterator[Problem]:
-    """A problem for each name that only a mapping in a program can have: in a file every name is text.
+    """Yield a problem for each name that is no text, as only a mapping in a program can have: in a file names are text.
 
-    Of a document that is not nested too deep, see `unusable_texts`: a mapping in a program may hold itself.
+    The document must not be nested too deep, see `unusable_texts`: a mapping in a program may contain itself.
     """
     for path, value in _values(document):
         for name in value if isinstance(value, Mapping) else ():
@@ -115,15 +115,15 @@ def names_that_are_no_text(document: Document) -> Iterator[Problem]:
 
 
 def _values(document: Document) -> Iterator[tuple[Path, Any]]:
-    """All values of a document, with their paths; those inside a value behind it."""
-    waiting: list[tuple[Path, Any]] = [((), document.value)]
-    while waiting:
-        path, value = waiting.pop()
+    """Yield all values of a document, with their paths; each before the values inside it."""
+    pending: list[tuple[Path, Any]] = [((), document.value)]
+    while pending:
+        path, value = pending.pop()
         yield path, value
         if isinstance(value, Mapping):
-            waiting.extend(((*path, name), content) for name, content in value.items())
+            pending.extend(((*path, name), content) for name, content in value.items())
         elif isinstance(value, list | tuple):
-            waiting.extend(((*path, place), content) for place, content in enumerate(value))
+            pending.extend(((*path, place), content) for place, content in enumerate(value))
 
 
 def _holds(character: str) -> str:
@@ -223,8 +223,8 @@ def _scalar(event: Any) -> Any:
     text: str = event.value
     if not event.implicit[0] and event.tag not in _PLAIN_TAGS:
         return text
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if _INTEGER.fullmatch(text) and len(text) <= 40:
         return int(text)
     if _FLOAT.fullmatch(text):
@@ -239,17 +239,17 @@ def _place(event: Any) -> tuple[int, int]:
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-    what = ", ".join(part for part in (error.context, error.problem) if part)
-    if any(one[column - 1 : column] == "\t" for one in text.split("\n")[line - 1 : line]):
-        what += ": indent with spaces, not with tabs"
+    description = ", ".join(part for part in (error.context, error.problem) if part)
+    if any(line_text[column - 1 : column] == "\t" for line_text in text.split("\n")[line - 1 : line]):
+        description += ": indent with spaces, not with tabs"
     if error.problem == "found invalid Unicode character escape code":
         path = _path_at(_HALF_ESCAPES.sub(r"\\ufffd", text), error.context_mark)
         return Problem(path, "the text holds an escape that is no character, such as half of one", line, column)
-    return Problem((), f"this is not YAML: {what}", line, column)
+    return Problem((), f"this is not YAML: {description}", line, column)
 
 
 def _path_at(text: str, mark: Any) -> Path:
-    """The path of the value, or of the field, that begins at a mark."""
+    """The path of the value or field that begins at a mark."""
     reader = _Reader(Document(""), yaml.parse(text, Loader=_LOADER), seek=(mark.line + 1, mark.column + 1))
     with suppress(yaml.YAMLError, PolicyError):
         reader.read()
@@ -261,21 +261,23 @@ def _decode(text: bytes, source: str, kind: str) -> str:
         return text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         encoding = next((name for mark, name in _ENCODINGS.items() if text.startswith(mark)), None)
-        what = f"this is {encoding}" if encoding else f"byte {error.start} is {text[error.start]:#04x}"
+        description = f"this is {encoding}" if encoding else f"byte {error.start} is {text[error.start]:#04x}"
         before = text[: error.start].decode("utf-8-sig", "replace")
-        raise PolicyError(source, [_encoding_problem(kind, before, what)]) from error
+        raise PolicyError(source, [_encoding_problem(kind, before, description)]) from error
 
 
 def _character_problem(error: yaml.reader.ReaderError, text: str) -> Problem:
-    """The first character that YAML does not allow."""
-    found = _NOT_YAML.search(text)
-    if found is None:
+    """The problem of the first character that YAML does not allow."""
+    match = _NOT_YAML.search(text)
+    if match is None:
         return Problem((), f"cannot read the text: {error.reason}")
-    before = text[: found.start()]
-    column = found.start() - before.rfind("\n")
-    return Problem((), f"the text {_holds(found[0])}", before.count("\n") + 1, column)
+    before = text[: match.start()]
+    column = match.start() - before.rfind("\n")
+    return Problem((), f"the text {_holds(match[0])}", before.count("\n") + 1, column)
 
 
-def _encoding_problem(kind: str, before: str, what: str) -> Problem:
-    """What is no UTF-8, after the text before it."""
-    return Problem((), f"a {kind} is UTF-8 text: {what}", before.count("\n") + 1, len(before) - before.rfind("\n"))
+def _encoding_problem(kind: str, before: str, description: str) -> Problem:
+    """The problem of bytes that are not UTF-8; `before` is the text before them."""
+    return Problem(
+        (), f"a {kind} is UTF-8 text: {description}", before.count("\n") + 1, len(before) - before.rfind("\n")
+    )
