@@ -165,7 +165,7 @@ class _BoundLimiter:
         other.definitions = tuple(replace(limit, on_store_error=choice) for limit in self.definitions)
         other._answering = answering(self.store)
         other._bound = other._bind_as_told()
-        other._lines = self._lines.asking(other._bound)
+        other._lines = self._lines.with_bound(other._bound)
         other._shorten()
         return other
 
