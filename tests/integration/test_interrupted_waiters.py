@@ -71,7 +71,7 @@ def passes_for_others(acquire: Callable[[], Any]) -> bool:
 def nobody_waits(limiter: Limiter) -> bool:
     """Whether no caller of a limiter is left in any line of this process."""
     lines = limiter._lines
-    return not (lines._shared.waiting or lines._shared.by_key or lines._in_store.waiting or lines._places)
+    return not (lines._shared.waiting or lines._shared.by_key or lines._in_store.waiting or lines._freed_keys)
 
 
 @pytest.fixture(params=["native", "python", "zone"])

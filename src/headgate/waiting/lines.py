@@ -73,7 +73,7 @@ class WaitingLines:
         self._freed_keys = FreedKeys(bound, freed_places(store)) if self._verdicts.has_places else None
         self._shared = shared_lines(store, self._limits, clock)
         self._lines = self._shared.by_key
-        self._store_lines = StoreLines(self._verdicts, clock, most, self._freed_keys)
+        self._in_store = StoreLines(self._verdicts, clock, most, self._freed_keys)
         self._decides_without_store = store.failure == "never" or bool(self._limits[0].on_store_error)
         """Whether requests are decided although the store does not answer."""
 
@@ -106,7 +106,7 @@ class WaitingLines:
         if line is None:
             return (yield from self._turn_in_process(request, timeout_us))
         try:
-            return (yield from self._store_lines.turn(line, request, timeout_us))
+            return (yield from self._in_store.turn(line, request, timeout_us))
         except StoreError:
             if not self._decides_without_store:
                 raise
