@@ -164,7 +164,7 @@ def test_no_lease_is_extended_any_more_whose_holder_was_interrupted(
     }
     for number in count(1):
         was_interrupted = interrupted(number, error, partial(ways[way], f"key {number}"))
-        assert not heartbeat._threads[0]._beats._running, number
+        assert not heartbeat._threads[0]._schedule._running, number
         if not was_interrupted:
             break
     assert number > 10
