@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from headgate import starting as starting  # before what takes long: a signal may come meanwhile
+from headgate import starting as starting  # before the slow imports: a signal may arrive during them
 
 # isort: split
 from headgate.decision import Decision, LimitReading
@@ -94,7 +94,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """RedisStore, which needs the extra `redis`: imported when it is asked for."""
+    """Import RedisStore, which needs the extra `redis`, on first use."""
     if name == "RedisStore":
         from headgate.stores.url import redis_store
 

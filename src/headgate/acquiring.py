@@ -1,4 +1,4 @@
-"""Waiting for what a limiter limits: `acquire`, in both colours."""
+"""Waiting for a turn of a limiter: `acquire`, in both colours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.waiting.steps import WaitSteps, timeout_us
 
 
 class _Acquiring:
-    """What both colours are made of: limits that are bound to a store, and their lines."""
+    """The common part of both colours: limits that are bound to a store, and their lines."""
 
     definitions: tuple[NamedLimit, ...]
     counted: Counted
@@ -30,12 +30,12 @@ class _Acquiring:
     def _holds(self) -> Any:
         raise NotImplementedError
 
-    def _taking(self, key: Key, cost: Cost, timeout: float | None) -> WaitSteps:
-        costs, most_us = self.counted.read(cost), timeout_us(timeout)
+    def _charge_steps(self, key: Key, cost: Cost, timeout: float | None) -> WaitSteps:
+        costs, max_wait_us = self.counted.read(cost), timeout_us(timeout)
         check_has_lease(self.definitions)
-        return self._lines.steps(key, costs, most_us)
+        return self._lines.steps(key, costs, max_wait_us)
 
-    def _holding(
+    def _hold_steps(
         self,
         key: Key,
         cost: Cost,
@@ -45,10 +45,10 @@ class _Acquiring:
         id: str | bytes | None,
         remember: float | None,
     ) -> tuple[WaitSteps, int]:
-        """(the steps of waiting, the lease) of what is to be held."""
-        own_us = lease_of(lease, lease_us)
-        holding = self._lines.holding(key, Hold(id, own_us, remember_of(remember)))
-        return self._lines.steps(key, self.counted.read(cost), timeout_us(timeout), holding), own_us
+        """(the steps of waiting, the lease in microseconds) of a hold."""
+        given_lease_us = lease_of(lease, lease_us)
+        holding = self._lines.holding(key, Hold(id, given_lease_us, remember_of(remember)))
+        return self._lines.steps(key, self.counted.read(cost), timeout_us(timeout), holding), given_lease_us
 
 
 class Acquiring(_Acquiring):
@@ -103,24 +103,24 @@ class Acquiring(_Acquiring):
         id: str | bytes | None = None,
         remember: float | None = None,
     ) -> Decision | Reservation:
-        """Take `cost` units of `key`, waiting for them in line for at most `timeout` seconds.
+        """Charge `cost` units of `key`, waiting for them in line for at most `timeout` seconds.
 
-        With a lease, an `id` or a time to remember they are held, as by `reserve`, and the answer is a reservation:
+        With a lease, an `id` or a time to remember they are held, as by `reserve`, and the result is a reservation:
         limits of what is in flight need that. `with limiter.acquire("user", timeout=5, lease=60) as held`.
 
-        Refused at once, with nothing consumed, if the turn would come later than that or never; it is not known ahead
-        when a place in flight will be free, so for one a caller waits until its timeout. Blocks only this thread;
-        callers that wait for other keys are not in its line. Raises as `hit` and `reserve` do.
+        Refused at once, with nothing consumed, if the turn would come later than that or never. It is not known
+        beforehand when a place in flight will be free, so a caller waits for one until its timeout. Blocks only this
+        thread; callers that wait for other keys are not in its line. Raises as `hit` and `reserve` do.
         """
         if lease is None and lease_us is None and id is None and remember is None:
-            decision: Decision = run(self._taking(key, cost, timeout), self._bound, self._clock)
+            decision: Decision = run(self._charge_steps(key, cost, timeout), self._bound, self._clock)
             return decision
-        steps, own_us = self._holding(key, cost, timeout, lease, lease_us, id, remember)
-        return Reservation(self._holds, run(steps, self._bound, self._clock), own_us)
+        steps, given_lease_us = self._hold_steps(key, cost, timeout, lease, lease_us, id, remember)
+        return Reservation(self._holds, run(steps, self._bound, self._clock), given_lease_us)
 
     def acquire_for(self, departure: Departure, key: Key, cost: Cost, timeout: float) -> Decision:
-        """`acquire` for a client that may go away meanwhile, as `departure` tells: ClientLeft then."""
-        decision: Decision = run(self._taking(key, cost, timeout), self._bound, self._clock, departure)
+        """`acquire` for a client that may disconnect meanwhile, which `departure` reports: raises ClientLeft then."""
+        decision: Decision = run(self._charge_steps(key, cost, timeout), self._bound, self._clock, departure)
         return decision
 
 
@@ -178,9 +178,9 @@ class AsyncAcquiring(_Acquiring):
         id: str | bytes | None = None,
         remember: float | None = None,
     ) -> Decision | AsyncReservation:
-        """See `Limiter.acquire`; cancelling it leaves the line, and gives back what was taken just then."""
+        """See `Limiter.acquire`. Cancelling it leaves the line, and gives back a charge made at that moment."""
         if lease is None and lease_us is None and id is None and remember is None:
-            decision: Decision = await run_async(self._taking(key, cost, timeout), self._bound, self._clock)
+            decision: Decision = await run_async(self._charge_steps(key, cost, timeout), self._bound, self._clock)
             return decision
-        steps, own_us = self._holding(key, cost, timeout, lease, lease_us, id, remember)
-        return AsyncReservation(self._holds, await run_async(steps, self._bound, self._clock), own_us)
+        steps, given_lease_us = self._hold_steps(key, cost, timeout, lease, lease_us, id, remember)
+        return AsyncReservation(self._holds, await run_async(steps, self._bound, self._clock), given_lease_us)

@@ -1,8 +1,8 @@
-"""The only door to time.
+"""The only access to time.
 
 Every moment inside Headgate is an integer count of microseconds since the Unix epoch. The system
-clock is anchored to wall time once and then follows the monotonic clock, so it never steps: a host
-whose clock is set back does not refuse for that long, and one set forward hands out nothing.
+clock is anchored to wall time once and then follows the monotonic clock, so it never steps: if the host's clock is set
+back, limiters do not refuse for that long, and if it is set forward, they do not admit more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Clock(Protocol):
         ...
 
     def let_pass(self, duration_us: int) -> float:
-        """Let `duration_us` pass; returns the real seconds that the caller must sleep for that."""
+        """Let `duration_us` pass; return the real seconds that the caller must sleep for that."""
         ...
 
 
@@ -49,11 +49,11 @@ class SystemClock:
         return "SystemClock()"
 
 
-def check_clock(given: object) -> Clock | None:
-    """A clock as callers give it, None for the store's own; raises ConfigError for what is no clock."""
-    if given is None or (isinstance(given, Clock) and not isinstance(given, type)):
-        return given
-    kind = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+def check_clock(clock: object) -> Clock | None:
+    """Return the clock that a caller passed, None for the store's own; raises ConfigError for anything else."""
+    if clock is None or (isinstance(clock, Clock) and not isinstance(clock, type)):
+        return clock
+    kind = f"the class {clock.__name__}" if isinstance(clock, type) else f"a {type(clock).__name__}"
     raise ConfigError(
         "clock is an object with now_us() and let_pass(duration_us), "
         f"such as headgate.testing.ManualClock(), not {kind}"
@@ -76,6 +76,6 @@ def _python_now_us() -> int:
 
 _ANCHOR_US = (time.time_ns() - time.monotonic_ns()) // 1000
 now_us: Callable[[], int] = core.native.now_us if core.native is not None else _python_now_us
-"""The moment by the system clock, for the calls where every frame counts; all else asks a `Clock`."""
+"""The current moment by the system clock, for calls where every frame counts; all other code uses a `Clock`."""
 
 SYSTEM_CLOCK = SystemClock()

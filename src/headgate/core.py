@@ -15,11 +15,11 @@ from headgate.starting import is_the_command
 
 CHOICES = ("native", "python")
 SWITCHED_OFF = "HEADGATE_CORE=python"
-"""Why the native core is not used where it was not to be."""
+"""The reason why the native core is not used where the environment excludes it."""
 
 
 def _load(choice: str) -> tuple[ModuleType | None, str]:
-    """The native module, or None and why it is not used."""
+    """Load the native module: (the module, ""), or (None, the reason why it is not used)."""
     if choice not in ("", *CHOICES):
         raise ConfigError(f'HEADGATE_CORE is "native" or "python", not {choice!r}')
     if choice == "python":
@@ -30,7 +30,7 @@ def _load(choice: str) -> tuple[ModuleType | None, str]:
         if choice == "native":
             raise ConfigError(
                 f"HEADGATE_CORE=native, but the native core cannot be loaded ({error}); "
-                "install a wheel, or install from source where a Rust toolchain is at hand"
+                "install a wheel, or install from source where a Rust toolchain is available"
             ) from error
         return None, f"the native core cannot be loaded ({error})"
 
@@ -42,6 +42,6 @@ except ConfigError as error:
         raise
     print(f"headgate: {error}", file=sys.stderr)
     sys.exit(2)
-"""The native module or None, and in that case the reason in words."""
+"""The native module; or None, and the reason as text."""
 
 CORE = "native" if native is not None else "python"

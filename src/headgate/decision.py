@@ -1,6 +1,6 @@
-"""What an answer looks like.
+"""The answer to a request: a `Decision`, and the readings of its limits.
 
-A `Decision` is made for every request, so where the native core is at hand its class is native; the
+A `Decision` is made for every request, so where the native core is available its class is native. The
 class here gives the same answers and is what type checkers see. Durations are exact integers of
 microseconds (`..._us`) and, at the public edge, seconds as float.
 """
@@ -17,18 +17,18 @@ from headgate.amounts import REQUESTS, amount_text
 from headgate.limits import Limit, groups_of
 
 OnStoreError = Literal["local", "open", "closed"]
-"""What decides where the store does not: an in-process limiter, or the configured choice to pass or refuse."""
+"""What decides where the store does not answer: an in-process limiter, or the configured choice to pass or refuse."""
 ON_STORE_ERROR: tuple[OnStoreError, ...] = get_args(OnStoreError)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedLimit:
-    """A limit where it is used.
+    """A limit of a limiter or of a policy's rule, with its names.
 
-    `scope` is its identity in a store, without its numbers: what was used stays used when a number changes. `name` is
-    what headers and reports call it, `rule` the policy's rule it belongs to. A `shadow` limit is counted for itself and
-    decides nothing. `group` says which of a decision's keys and costs it is checked with; each unit has its own.
-    `on_store_error` is what decides where the store cannot, see `OnStoreError`; empty for its own choice.
+    `scope` is its identity in a store, without its numbers: usage is kept when a number changes. `name` is its name in
+    headers and reports, `rule` the name of the policy's rule it belongs to. A `shadow` limit is counted and refuses
+    nothing. `group` is the index of the key and cost it is checked with; each unit has its own. `on_store_error` is
+    what decides where the store cannot, see `OnStoreError`; empty for the store's own choice.
     """
 
     limit: Limit
@@ -50,10 +50,10 @@ def name_limits(
     group: int = 0,
     on_store_error: str = "",
 ) -> tuple[NamedLimit, ...]:
-    """Limits where they are used, each with a scope and a name of its own.
+    """Give each limit a scope and a name of its own.
 
-    A scope names the unit unless that is requests, the family of the algorithm, and which of these it is, not the
-    numbers. One limit has the name `name`; of several, each adds its period: "search.second", "search.hour". One that
+    A scope states the unit unless that is requests, the family of the algorithm, and an index among limits of the same,
+    not the numbers. A single limit has the name `name`; of several, each adds its period: "search.second". One that
     does not count requests adds its unit before that: "search.tokens.hour". `group` is that of the first unit by name.
     """
     units = groups_of(limits)
@@ -61,20 +61,20 @@ def name_limits(
     names: Counter[str] = Counter()
     named = []
     for limit in limits:
-        kind, plain = (limit.of, limit.family), limit.of == REQUESTS
-        own_scope = f"{scope if plain else f'{scope}/of/{limit.of}'}/{limit.family}.{families[kind]}"
+        kind, counts_requests = (limit.of, limit.family), limit.of == REQUESTS
+        own_scope = f"{scope if counts_requests else f'{scope}/of/{limit.of}'}/{limit.family}.{families[kind]}"
         families[kind] += 1
-        own = name if plain else f"{name}.{limit.of}"
-        own = own if len(limits) == 1 else f"{own}.{limit.period_name}"
-        names[own] += 1
-        own = own if names[own] == 1 else f"{own}-{names[own]}"
+        limit_name = name if counts_requests else f"{name}.{limit.of}"
+        limit_name = limit_name if len(limits) == 1 else f"{limit_name}.{limit.period_name}"
+        names[limit_name] += 1
+        limit_name = limit_name if names[limit_name] == 1 else f"{limit_name}-{names[limit_name]}"
         own_group = group + units.index(limit.of)
-        named.append(NamedLimit(limit, own_scope, own, rule, shadow, own_group, on_store_error))
+        named.append(NamedLimit(limit, own_scope, limit_name, rule, shadow, own_group, on_store_error))
     return tuple(named)
 
 
 class Reading(NamedTuple):
-    """One limit's own numbers; times in microseconds, `retry_after_us` None for never."""
+    """The numbers of one limit; times in microseconds, `retry_after_us` None for never."""
 
     allowed: bool
     remaining: int
@@ -88,8 +88,8 @@ class Reading(NamedTuple):
 class LimitReading:
     """One limit's part of a decision.
 
-    After an admitted hit the numbers are those after the charge, after a refusal those of the untouched state; a peek
-    shows what its cost would leave. `next_after_us` is how long until one more unit remains, `definition` the limit.
+    After an admitted hit the numbers are those after the charge, after a refusal those of the unchanged state; a peek
+    shows what its cost would leave. `next_after_us` is the time until one more unit remains, `definition` the limit.
     """
 
     definition: NamedLimit
@@ -107,12 +107,12 @@ class LimitReading:
 
     @property
     def unit(self) -> str:
-        """What `limit` and `remaining` count: "requests", "tokens", or a currency, of which they are billionths."""
+        """The unit of `limit` and `remaining`: "requests", "tokens", or a currency, counted in billionths."""
         return self.definition.limit.of
 
     @property
     def name(self) -> str:
-        """What headers and reports call this limit, such as "search.minute"."""
+        """The limit's name in headers and reports, such as "search.minute"."""
         return self.definition.name
 
     @property
@@ -122,17 +122,17 @@ class LimitReading:
 
     @property
     def shadow(self) -> bool:
-        """Whether it only counts and reports, and refuses nothing."""
+        """Whether the limit only counts and reports, and refuses nothing."""
         return self.definition.shadow
 
     @property
     def reset_after(self) -> float:
-        """Seconds until nothing that was used counts any more."""
+        """Seconds until no earlier usage counts any more."""
         return self.reset_after_us / 1e6
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until this cost would pass this limit: 0.0 when it does, None for never."""
+        """Seconds until this cost would pass this limit: 0.0 if it passes now, None for never."""
         return None if self.retry_after_us is None else self.retry_after_us / 1e6
 
     @property
@@ -144,9 +144,9 @@ class LimitReading:
 class Decision:
     """The answer for one request: yes, not until then, or never. `bool(decision)` is `allowed`.
 
-    `limit`, `remaining` and `reset_after` are those of `binding`, the binding limit: of those that refuse the one with
-    the longest wait, else the one nearest to refusing. They are None where no limit applied. `retry_after` is 0.0 when
-    allowed and None when waiting cannot help. `degraded` says what decided where the store did not, see `OnStoreError`.
+    `limit`, `remaining` and `reset_after` are those of `binding`, the binding limit: of the limits that refuse, the one
+    with the longest wait, else the one nearest to refusing. They are None where no limit applied. `retry_after` is 0.0
+    when allowed, None when waiting cannot help. `degraded` is what decided in place of the store, see `OnStoreError`.
     """
 
     __slots__ = ("_binding", "_definitions", "_readings", "allowed", "degraded")
@@ -174,7 +174,7 @@ class Decision:
 
     @property
     def definitions(self) -> tuple[NamedLimit, ...]:
-        """The limits that were asked, in their order."""
+        """The limits that were checked, in their order."""
         return self._definitions
 
     @property
@@ -184,20 +184,20 @@ class Decision:
 
     @property
     def limits(self) -> tuple[LimitReading, ...]:
-        """Every limit's own numbers, in the order of the limits."""
-        each = zip(self._definitions, self._readings, strict=True)
-        return tuple(LimitReading(own, *numbers) for own, numbers in each)
+        """The numbers of every limit, in the order of the limits."""
+        pairs = zip(self._definitions, self._readings, strict=True)
+        return tuple(LimitReading(definition, *numbers) for definition, numbers in pairs)
 
     @property
     def refusals(self) -> tuple[LimitReading, ...]:
-        """The limits that refuse by themselves, including shadow limits; usually none."""
+        """The limits that would refuse on their own, shadow limits included; usually none."""
         return tuple(reading for reading in self.limits if not reading.allowed)
 
     @property
     def binding(self) -> LimitReading | None:
         """The binding limit; None where no limit applied."""
-        place = self._binding
-        return None if place is None else LimitReading(self._definitions[place], *self._readings[place])
+        index = self._binding
+        return None if index is None else LimitReading(self._definitions[index], *self._readings[index])
 
     @property
     def limit(self) -> int | None:
@@ -256,10 +256,10 @@ class Decision:
 def binding_of(
     definitions: Sequence[NamedLimit], readings: Sequence[Reading], costs: Sequence[int], *, allowed: bool
 ) -> int | None:
-    """The index of the binding limit, None where none is enforced.
+    """The index of the binding limit, None where no limit is enforced.
 
-    On a refusal the longest wait, the first of equals; else the fewest further requests of this
-    cost, of equals the one that resets latest.
+    On a refusal that is the limit with the longest wait, of equals the first; else the one with the
+    fewest further requests of this cost, of equals the one that resets last.
     """
     best: int | None = None
     best_rank: tuple[int, int] = (0, 0)
@@ -276,19 +276,19 @@ def binding_of(
 
 
 def describe(decision: Decision) -> str:
-    """A decision in one line, for people."""
-    words = [f"allowed={decision.allowed}"]
+    """A decision as one line of text, for `repr`."""
+    parts = [f"allowed={decision.allowed}"]
     if decision.rule:
-        words.append(f"rule={decision.rule!r}")
+        parts.append(f"rule={decision.rule!r}")
     if (binding := decision.binding) is not None:
-        limit, left = (amount_text(number, binding.unit) for number in (binding.limit, binding.remaining))
-        words.append(f"limit={limit}, remaining={left}, reset_after={binding.reset_after}")
+        limit, remaining = (amount_text(number, binding.unit) for number in (binding.limit, binding.remaining))
+        parts.append(f"limit={limit}, remaining={remaining}, reset_after={binding.reset_after}")
     if not decision.allowed:
-        words.append(f"retry_after={decision.retry_after}")
+        parts.append(f"retry_after={decision.retry_after}")
     if decision.delay_us:
-        words.append(f"delay={decision.delay}")
-    words += [f"degraded={decision.degraded!r}"] if decision.degraded else []
-    return f"Decision({', '.join(words)})"
+        parts.append(f"delay={decision.delay}")
+    parts += [f"degraded={decision.degraded!r}"] if decision.degraded else []
+    return f"Decision({', '.join(parts)})"
 
 
 def _rebuild(definitions: Any, readings: Any, allowed: bool, binding: int | None, degraded: str) -> Decision:

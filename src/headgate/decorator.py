@@ -61,7 +61,7 @@ class CallLimit:
         lease: float = 60,
         in_flight: bool = False,
     ) -> CallLimit:
-        """A call limit, or the error of what cannot be meant."""
+        """Make a call limit; raises ConfigError for options that make no sense."""
         if key is not None and not callable(key):
             encode_key(key)
         if is_being_decorated(key):
@@ -78,7 +78,7 @@ class CallLimit:
         return cls(bound, lines, clock, counted, key, cost, on_refusal, timeout_us(timeout), lease_us, in_flight)
 
     def around(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The function with its calls limited; raises ConfigError for what cannot be called, or not as it is."""
+        """The function with its calls limited; raises ConfigError for anything but a function or a callable object."""
         if isinstance(function, classmethod | staticmethod):
             raise ConfigError(f"put limit below @{type(function).__name__}, next to the function")
         if not callable(function) or inspect.isclass(function):
@@ -89,14 +89,14 @@ class CallLimit:
             )
         call = self if self.key is not None else self._keyed_by(function)
         if self.in_flight:
-            return cast(Callable[P, R], call._held(function))
+            return cast(Callable[P, R], call._hold_calls(function))
         if is_coroutine_function(function):
             return cast(Callable[P, R], call._around_coroutine(function))
         if is_async_generator_function(function):
             return cast(Callable[P, R], call._around_async_generator(cast(Callable[..., Any], function)))
         return call._around_plain(function)
 
-    def _held(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _hold_calls(self, function: Callable[..., Any]) -> Callable[..., Any]:
         calls = HeldCalls(self.bound, self.clock, self.lease_us, self._key_and_costs, self._refused, self._waiting)
         if is_coroutine_function(function):
             return calls.around_coroutine(function)
@@ -108,7 +108,7 @@ class CallLimit:
 
     @property
     def _waiting(self) -> Callable[[Key, tuple[int, ...]], WaitSteps] | None:
-        """How a call waits for what it holds while it runs, if it does."""
+        """The steps by which a call waits for the places that it holds while it runs; None if it does not wait."""
         if self.on_refusal != "wait":
             return None
         lines, hold = self.lines, Hold(None, self.lease_us)
@@ -130,8 +130,8 @@ class CallLimit:
             decision = await run_async(self._steps(args, kwargs), self.bound, self.clock)
             if decision.allowed:
                 return await function(*args, **kwargs)
-            instead = self._refused(decision, args, kwargs)
-            return await instead if inspect.isawaitable(instead) else instead
+            substitute = self._refused(decision, args, kwargs)
+            return await substitute if inspect.isawaitable(substitute) else substitute
 
         return limited
 
@@ -142,24 +142,24 @@ class CallLimit:
     async def _values(
         self, function: Callable[..., AsyncIterator[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AsyncIterator[RelayedValues]:
-        """The values of a call, or of what a refused one gives."""
+        """The values of a call; of a refused one those of its substitute."""
         decision = await run_async(self._steps(args, kwargs), self.bound, self.clock)
-        given = function(*args, **kwargs) if decision.allowed else self._refused(decision, args, kwargs)
-        async with RelayedValues(given) as values:
+        source = function(*args, **kwargs) if decision.allowed else self._refused(decision, args, kwargs)
+        async with RelayedValues(source) as values:
             yield values
 
     def _steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WaitSteps:
         key, costs = self._key_and_costs(args, kwargs)
         if self.on_refusal == "wait":
             return self.lines.steps(key, costs, self.timeout_us)
-        return self._ask(key, costs)
+        return self._decide(key, costs)
 
     def _key_and_costs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Key, tuple[int, ...]]:
         key = self.key(*args, **kwargs) if callable(self.key) else self.key or ""
         cost = self.cost(*args, **kwargs) if callable(self.cost) else self.cost
         return key, (cost,) if type(cost) is int and self.counted.is_plain else self.counted.read(cost)
 
-    def _ask(self, key: Key, costs: tuple[int, ...]) -> Generator[Any, Any, Decision]:
+    def _decide(self, key: Key, costs: tuple[int, ...]) -> Generator[Any, Any, Decision]:
         decision: Decision = yield Operation((key,) * len(costs), costs)
         yield from proceed(decision, self.clock)
         return decision
@@ -170,17 +170,18 @@ class CallLimit:
         raise RateLimited(decision)
 
     def _keyed_by(self, function: Callable[..., Any]) -> CallLimit:
-        called = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
-        named = called if hasattr(called, "__qualname__") else type(called)
+        unwrapped = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
+        named = unwrapped if hasattr(unwrapped, "__qualname__") else type(unwrapped)
         name = f"{named.__module__}.{named.__qualname__}"
         return replace(self, key=name)
 
 
 def is_being_decorated(function: object) -> bool:
-    """Whether what calls Headgate is about to define this function, below a decorator that was given nothing else.
+    """Whether the caller of Headgate is defining this function at this moment, below a decorator without arguments.
 
-    So `@limit` is told from `limit(function)`: the function's code is part of that of the caller, which is at one of
-    the function's lines. It cannot be told of a function that another decorator has replaced without `functools.wraps`.
+    This distinguishes `@limit` from `limit(function)`: the function's code is a constant of the caller's code, which is
+    at one of the function's lines. It does not work for a function that another decorator has replaced without
+    `functools.wraps`.
     """
     code = inspect.unwrap(function).__code__ if inspect.isfunction(function) else None
     frame = inspect.currentframe()
@@ -194,38 +195,38 @@ def is_being_decorated(function: object) -> bool:
 
 
 def check_plain(name: str, function: object) -> None:
-    """Raise ConfigError for a coroutine function where a function is asked without awaiting it."""
+    """Raise ConfigError for a coroutine function where nothing would await its result."""
     if callable(function) and is_coroutine_function(function):
         raise ConfigError(f"{name} is no coroutine function: nothing awaits what it gives")
 
 
 def is_coroutine_function(function: Callable[..., object]) -> bool:
-    """Whether calling it gives a coroutine; an object counts by its `__call__`."""
+    """Whether calling `function` returns a coroutine; an object counts by its `__call__`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_of(function))
 
 
 def gives_coroutine(function: object) -> bool:
-    """Whether it is made from a function that gives a coroutine, by another decorator."""
+    """Whether `function` wraps a coroutine function, by another decorator."""
     if not callable(function) or isinstance(function, classmethod | staticmethod):
         return False
     return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 def as_coroutine_function(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of `def` that gives a coroutine, as methods of clients' packages are, as one of `async def`."""
+    """Wrap a function of `def` that returns a coroutine, as methods of client packages do, in one of `async def`."""
 
     @functools.wraps(function)
     async def called(*args: Any, **kwargs: Any) -> Any:
-        given: Any = function(*args, **kwargs)
-        if not inspect.isawaitable(given):
+        answer: Any = function(*args, **kwargs)
+        if not inspect.isawaitable(answer):
             raise ConfigError(f"{name_of(function)} is not async: use Limiter")
-        return await given
+        return await answer
 
     return cast(Callable[P, R], called)
 
 
 def is_async_generator_function(function: Callable[..., object]) -> bool:
-    """Whether calling it gives an async generator."""
+    """Whether calling `function` returns an async generator."""
     return inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(_call_of(function))
 
 

@@ -1,8 +1,9 @@
 """The one driver of work that may wait: it is written once, as a generator, and driven in either colour.
 
-Such a generator yields what is to be done, and is given what came of it. An error is raised where it yielded, so a
-`try` around a `yield` sees the same in both colours. `do` says how a step is done; without it a step is done already,
-or an awaitable. On an event loop what is no awaitable is taken as it is: a store that never waits answers at once.
+Such a generator yields the steps to do, and is sent the answer to each. An error is raised where it yielded, so a `try`
+around a `yield` sees the same in both colours. `do` performs a step; without it a step is its own answer, or an
+awaitable of it. On an event loop an answer that is no awaitable is used as it is: a store that never waits answers at
+once.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from headgate.errors import ConfigError
 T = TypeVar("T")
 
 _unfinished: set[asyncio.Future[Any]] = set()
-"""What goes on although nothing waits for it: an event loop itself remembers its tasks only weakly."""
+"""Futures that go on although nothing awaits them: an event loop keeps only weak references to its tasks."""
 
-_answering: set[asyncio.Future[Any]] = set()
-"""What of that is asked in any case."""
+_shielded: set[asyncio.Future[Any]] = set()
+"""Those of `answered_in_any_case`."""
 
-_TURNS = 20
-"""So many turns of an event loop a cancelled task has to come to its end."""
+_CANCEL_TURNS = 20
+"""The turns of an event loop that a cancelled task has to come to its end."""
 
 
 def is_on_asyncio() -> bool:
@@ -41,16 +42,16 @@ def check_asyncio(otherwise: str) -> None:
 
 
 def drive(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | None = None) -> T:
-    """The result of the steps, which are done in this thread."""
+    """Perform the steps in this thread and return their result."""
     try:
         step = next(steps)
         while True:
             try:
-                came = step if do is None else do(step)
+                answer = step if do is None else do(step)
             except Exception as error:
                 step = steps.throw(error)
             else:
-                step = steps.send(came)
+                step = steps.send(answer)
     except StopIteration as stop:
         result: T = stop.value
         return result
@@ -64,13 +65,13 @@ async def drive_async(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | 
         step = next(steps)
         while True:
             try:
-                came = step if do is None else do(step)
-                if hasattr(came, "__await__"):
-                    came = await came
+                answer = step if do is None else do(step)
+                if hasattr(answer, "__await__"):
+                    answer = await answer
             except Exception as error:
                 step = steps.throw(error)
             else:
-                step = steps.send(came)
+                step = steps.send(answer)
     except StopIteration as stop:
         result: T = stop.value
         return result
@@ -79,49 +80,50 @@ async def drive_async(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | 
 
 
 async def drive_together(
-    works: Sequence[Generator[Any, Any, T]],
+    generators: Sequence[Generator[Any, Any, T]],
     do: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]],
     first: Sequence[Any] | None = None,
 ) -> list[T | Exception]:
-    """The result of each of several works, or the error that ended it; the steps that are due together are done so.
+    """Drive several generators together; return the result of each, or the error that ended it.
 
-    `do` gives what came of each step, in their order; an error among it is raised where that step was yielded. Of works
-    that have begun, `first` is what came of the step that each of them is at.
+    `do` performs the current step of each in one call and returns the answers in their order; an error among them is
+    raised where that step was yielded. For generators that have begun, `first` has the answers to the steps that they
+    have yielded.
     """
-    results: list[Any] = [None] * len(works)
-    came: list[tuple[int, Any]] = list(enumerate([None] * len(works) if first is None else first))
+    results: list[Any] = [None] * len(generators)
+    answers: list[tuple[int, Any]] = list(enumerate([None] * len(generators) if first is None else first))
     try:
-        while came:
-            places, steps = [], []
-            for place, value in came:
-                work = works[place]
+        while answers:
+            indexes, steps = [], []
+            for index, answer in answers:
+                generator = generators[index]
                 try:
-                    step = work.throw(value) if isinstance(value, Exception) else work.send(value)
+                    step = generator.throw(answer) if isinstance(answer, Exception) else generator.send(answer)
                 except StopIteration as stop:
-                    results[place] = stop.value
+                    results[index] = stop.value
                 except Exception as error:
-                    results[place] = error
+                    results[index] = error
                 else:
-                    places.append(place)
+                    indexes.append(index)
                     steps.append(step)
-            came = list(zip(places, await do(steps), strict=True)) if steps else []
+            answers = list(zip(indexes, await do(steps), strict=True)) if steps else []
     finally:
-        for work in works:
-            work.close()
+        for generator in generators:
+            generator.close()
     return results
 
 
 def nested(outer: Generator[Any, Any, T], inner: Callable[[Any], Generator[Any, Any, Any]]) -> Generator[Any, Any, T]:
-    """A work of which each step is a work of its own, which `inner` gives: it yields the steps of those."""
+    """A generator that drives `outer`: each of its steps is done by a generator from `inner`, whose steps it yields."""
     try:
         step = next(outer)
         while True:
             try:
-                came = yield from inner(step)
+                answer = yield from inner(step)
             except Exception as error:
                 step = outer.throw(error)
             else:
-                step = outer.send(came)
+                step = outer.send(answer)
     except StopIteration as stop:
         result: T = stop.value
         return result
@@ -131,45 +133,45 @@ def nested(outer: Generator[Any, Any, T], inner: Callable[[Any], Generator[Any, 
 
 def all_or_error(results: Sequence[T | Exception]) -> list[T]:
     """The results of `drive_together`; raises the first error among them."""
-    good = []
+    values = []
     for result in results:
         if isinstance(result, Exception):
             raise result
-        good.append(result)
-    return good
+        values.append(result)
+    return values
 
 
 async def answered(answer: T | Awaitable[T]) -> T:
-    """What was answered: at once, or when it comes."""
+    """Return an answer, after awaiting it where it is an awaitable."""
     value: Any = answer
-    came: T = await value if hasattr(value, "__await__") else value
-    return came
+    result: T = await value if hasattr(value, "__await__") else value
+    return result
 
 
 def begun(answer: Awaitable[T]) -> asyncio.Future[T]:
-    """What goes on to its end from now on, even if its caller stops waiting."""
-    asked = asyncio.ensure_future(answer)
-    _unfinished.add(asked)
-    asked.add_done_callback(_unfinished.discard)
-    return asked
+    """Start an awaitable as a task that goes on to its end, even if its caller stops waiting."""
+    future = asyncio.ensure_future(answer)
+    _unfinished.add(future)
+    future.add_done_callback(_unfinished.discard)
+    return future
 
 
 async def answered_in_any_case(answer: Awaitable[T]) -> T:
-    """What is answered; asking goes on to its end where the caller is cancelled, once or again and again."""
-    asked = begun(answer)
-    _answering.add(asked)
-    asked.add_done_callback(_answering.discard)
-    return await asyncio.shield(asked)
+    """Return an awaited answer; the request goes on to its end however often the caller is cancelled."""
+    future = begun(answer)
+    _shielded.add(future)
+    future.add_done_callback(_shielded.discard)
+    return await asyncio.shield(future)
 
 
 async def all_answered(*, within_s: float) -> None:
-    """Wait until all is answered that is asked in any case on this event loop, but no longer than so many seconds.
+    """Wait for all `answered_in_any_case` requests of this event loop, for at most `within_s` seconds.
 
-    Tasks that were cancelled just before, as by a server that ends, come to ask first.
+    Tasks that were cancelled just before, as by a server that ends, may still begin such requests first.
     """
-    for _ in range(_TURNS):
+    for _ in range(_CANCEL_TURNS):
         await asyncio.sleep(0)
     loop = asyncio.get_running_loop()
-    asked = [each for each in tuple(_answering) if each.get_loop() is loop]
-    if asked:
-        await asyncio.wait(asked, timeout=within_s)
+    pending = [future for future in tuple(_shielded) if future.get_loop() is loop]
+    if pending:
+        await asyncio.wait(pending, timeout=within_s)

@@ -1,4 +1,4 @@
-"""What is kept in memory, in a child process: no lock is held there by a thread that only its parent has."""
+"""Objects in memory, in a forked child process: no lock is held there by a thread that exists only in the parent."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from weakref import WeakSet
 
 
 class Forked(Protocol):
-    """What has a lock that a thread of the parent may hold at the moment of a fork, or knows of its callers."""
+    """An object with a lock that a thread of the parent may hold at a fork, or with records of the parent's callers."""
 
     def after_fork(self) -> None:
-        """Begin with a new lock, and without what is the parent's alone. No other thread runs yet."""
+        """Begin with a new lock, and without the records of the parent's callers. No other thread runs yet."""
         ...
 
 
 def in_child(begin_anew: Callable[[], object]) -> None:
-    """Have a function called in child processes from now on. No other thread runs yet."""
+    """Have a function called in each child process from now on, before any other thread runs there."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=begin_anew)
 
 
-_made: WeakSet[Forked] = WeakSet()
+_forked: WeakSet[Forked] = WeakSet()
 
 
-def told_of_forks(made: Forked) -> None:
-    """Have its `after_fork` called in child processes from now on."""
-    _made.add(made)
+def told_of_forks(forked: Forked) -> None:
+    """Have the object's `after_fork` called in each child process from now on."""
+    _forked.add(forked)
 
 
 class ProcessLock:
     """A lock between the threads of one process; a child process begins with a new one.
 
-    `with lock.current:` has the interpreter's own lock: what a signal's handler raises cannot end that between having
-    the lock and knowing it, and a child that was forked under the lock gives back the one that it has.
+    `with lock.current:` acquires the interpreter's own lock: an error that a signal handler raises cannot end that
+    between acquiring the lock and recording it, and a child that was forked under the lock releases the one it has.
 
-    `kind` is `Lock`, or `RLock` where what runs under the lock may ask for it again, as in a handler of a signal.
+    `kind` is `Lock`, or `RLock` where code under the lock may acquire it again, as in a signal handler.
     """
 
     __slots__ = ("__weakref__", "_kind", "current")
@@ -55,8 +55,8 @@ class ProcessLock:
 
 
 def _after_fork() -> None:
-    for made in list(_made):
-        made.after_fork()
+    for forked in list(_forked):
+        forked.after_fork()
 
 
 in_child(_after_fork)

@@ -1,6 +1,6 @@
 """Calls of a function under limits of what is in flight: places are held while it runs, and freed however it ends.
 
-What else a call is charged stays, as it does for limits of rates alone.
+The other charges of a call stay, as they do under limits of rates alone.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ KeyAndCosts = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Key, tuple[int, 
 """The key of a call and its cost in each unit, from its arguments."""
 
 Waiting = Callable[[Key, tuple[int, ...]], WaitSteps]
-"""The steps of waiting for what a call holds."""
+"""The steps by which a call waits for the places that it holds."""
 
 Refused = Callable[[Decision, tuple[Any, ...], dict[str, Any]], Any]
-"""What is done in place of a call that was refused."""
+"""The substitute for a call that was refused."""
 
 
 def name_of(function: Callable[..., object]) -> str:
-    """What a function is called in errors."""
+    """The name of a function in error messages."""
     return getattr(function, "__qualname__", repr(function))
 
 
 class HeldCalls:
-    """How the calls of a function are held."""
+    """Wraps a function so that each call holds places while it runs."""
 
     def __init__(
         self,
@@ -65,15 +65,15 @@ class HeldCalls:
                 return self._refused(reservation.decision, args, kwargs)
             try:
                 heartbeat.start(reservation)
-                given = function(*args, **kwargs)
-                if inspect.iscoroutine(given):
-                    given.close()
+                result = function(*args, **kwargs)
+                if inspect.iscoroutine(result):
+                    result.close()
                     raise ConfigError(f"{name_of(function)} gives a coroutine, which runs later: use AsyncLimiter")
-                return given
+                return result
             finally:
                 try:
                     end(reservation)
-                except BaseException:  # a signal's handler raised in the midst of it
+                except BaseException:  # a signal handler raised during it
                     end(reservation)
                     raise
 
@@ -91,7 +91,7 @@ class HeldCalls:
             finally:
                 try:
                     end(reservation)
-                except BaseException:  # a signal's handler raised in the midst of it
+                except BaseException:  # a signal handler raised during it
                     end(reservation)
                     raise
 
@@ -102,8 +102,8 @@ class HeldCalls:
         async def limited(*args: Any, **kwargs: Any) -> Any:
             reservation = await self._reserve_async(args, kwargs)
             if not reservation:
-                instead = self._refused(reservation.decision, args, kwargs)
-                return await instead if inspect.isawaitable(instead) else instead
+                substitute = self._refused(reservation.decision, args, kwargs)
+                return await substitute if inspect.isawaitable(substitute) else substitute
             heartbeat.start_async(reservation)
             try:
                 return await function(*args, **kwargs)
@@ -119,7 +119,7 @@ class HeldCalls:
     async def _values(
         self, function: Callable[..., AsyncIterator[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AsyncIterator[RelayedValues]:
-        """The values of a call, which holds its places until they are at an end."""
+        """The values of a call, which holds its places until the values end."""
         reservation = await self._reserve_async(args, kwargs)
         if not reservation:
             async with RelayedValues(self._refused(reservation.decision, args, kwargs)) as values:
@@ -137,7 +137,7 @@ class HeldCalls:
         if self._waiting is not None:
             reserved = run(self._waiting(key, costs), self._bound, self._clock)
         else:
-            reserved = self._bound.reserve(*self._asked(key, costs))
+            reserved = self._bound.reserve(*self._operation_and_hold(key, costs))
         return Reservation(self._bound, reserved, self._lease_us)
 
     async def _reserve_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncReservation:
@@ -145,21 +145,21 @@ class HeldCalls:
         if self._waiting is not None:
             reserved = await run_async(self._waiting(key, costs), self._bound, self._clock)
         else:
-            reserved = await answered(self._bound.reserve(*self._asked(key, costs)))
+            reserved = await answered(self._bound.reserve(*self._operation_and_hold(key, costs)))
         return AsyncReservation(self._bound, reserved, self._lease_us)
 
-    def _asked(self, key: Key, costs: tuple[int, ...]) -> tuple[Operation, Hold]:
+    def _operation_and_hold(self, key: Key, costs: tuple[int, ...]) -> tuple[Operation, Hold]:
         return Operation((key,) * len(costs), costs), Hold(None, self._lease_us)
 
 
 Opened = Callable[
     [Callable[..., AsyncIterator[Any]], tuple[Any, ...], dict[str, Any]], "AbstractAsyncContextManager[RelayedValues]"
 ]
-"""Decides about a call of an async generator, by its function and its arguments, and gives its values."""
+"""Decides a call of an async generator, by its function and its arguments, and opens its values."""
 
 
 def relaying(function: Callable[..., AsyncIterator[Any]], opened: Opened) -> Callable[..., Any]:
-    """An async generator function like this one, whose calls are opened first."""
+    """Wrap an async generator function: each call takes its values from `opened`."""
 
     @functools.wraps(function)
     async def limited(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
@@ -176,10 +176,10 @@ def relaying(function: Callable[..., AsyncIterator[Any]], opened: Opened) -> Cal
 
 
 class RelayedValues:
-    """The values of an async generator, which another one yields: what `yield from` does where nothing is awaited.
+    """The values of an async generator that another one yields, as `yield from` does for plain generators.
 
-    What the caller sends, or throws, goes to the generator within: so `asynccontextmanager` around a limited function
-    has it see the error of its block. A caller that stops early stops it, too.
+    Values and errors that the caller sends or throws are passed on to the inner generator: so `asynccontextmanager`
+    around a limited function lets that see the error of its block. A caller that stops early stops it, too.
     """
 
     def __init__(self, values: AsyncIterator[Any]) -> None:
@@ -189,7 +189,7 @@ class RelayedValues:
         self.thrown: BaseException | None = None
 
     async def advance(self) -> bool:
-        """Whether there is one more `value`, after what was `sent` or `thrown`."""
+        """Pass on what was `sent` or `thrown`; return whether there is one more `value`."""
         sent, thrown = self.sent, self.thrown
         self.sent = self.thrown = None
         try:
@@ -200,7 +200,7 @@ class RelayedValues:
 
     def _step(self, sent: Any, thrown: BaseException | None) -> Any:
         if thrown is not None:
-            if not hasattr(self._values, "athrow"):  # an iterator of another kind, which hears of nothing
+            if not hasattr(self._values, "athrow"):  # an iterator of another kind, which cannot be thrown into
                 raise thrown
             return self._values.athrow(thrown)
         return self._values.__anext__() if sent is None else self._values.asend(sent)

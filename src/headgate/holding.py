@@ -1,8 +1,8 @@
-"""Hold first, settle later: what a store is asked to hold, and what it answers.
+"""Hold first, settle later: the hold that a store is asked to make, and its answers.
 
-A hold is found by its whole id, a text that carries all a store needs: settling takes no key. It is computed from the
-key and the caller's name for the hold, or made of 128 random bits, and tells nothing of either. What each call does is
-in docs/holding.md.
+A hold is found by its whole id, a text that contains all a store needs: settling takes no key. It is computed from the
+key and the caller's name for the hold, or made of 128 random bits, and discloses neither. What each call does is in
+docs/holding.md.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ LONGEST_LEASE_US = 31 * 24 * HOUR_US
 """A lease is in [1, 31 days]."""
 
 LEASE_S = 60
-"""Seconds for which what is held keeps its places in flight, where its caller tells no lease."""
+"""Seconds for which a hold keeps its places in flight, where the caller states no lease."""
 
 LONGEST_REMEMBERED_US = 366 * 24 * HOUR_US
-"""What a caller may ask to be remembered beyond what is needed, in [0, 366 days]."""
+"""A caller may ask for a hold to be remembered longer than needed, for a time in [0, 366 days]."""
 
 LONGEST_NAME = 1024
-"""Bytes that a name of a hold may have; text counts as its UTF-8."""
+"""The most bytes of a hold's name; text counts as its UTF-8."""
 
 SettleOutcome = Literal["settled", "already settled", "unknown"]
 SettleDegraded = Literal["", "local", "later", "lost"]
 ExtendOutcome = Literal["extended", "refused", "lapsed", "already settled", "unknown"]
 
 Amounts = int | None | Sequence[int | None]
-"""Units for each group of a hold, or for all; None for as much as is held."""
+"""Units for each group of a hold, or one number for all; None for as much as is held."""
 
 ID_PREFIX = "h1"
-"""How a whole id begins."""
+"""The beginning of a whole id."""
 
 TO_ID = bytes.maketrans(b"+/", b"-_")
-"""The letters of an id in place of those of base64."""
+"""Translates two characters of base64 to those of an id."""
 
-_OF_ID = bytes.maketrans(b"-_", b"+/")
+_FROM_ID = bytes.maketrans(b"-_", b"+/")
 _ID = re.compile(ID_PREFIX + r"[A-Za-z0-9_-]{24}", re.ASCII)
-_PERSON = b"headgate hold"
+_PERSONALIZATION = b"headgate hold"
 
 
 class Hold(NamedTuple):
@@ -58,8 +58,8 @@ class Hold(NamedTuple):
 
     `name` distinguishes the holds of one key (of the operation's first key, where it has several); None makes an id of
     128 random bits. The lease ends `lease_us` after the moment of decision, in [1, LONGEST_LEASE_US]. The hold is
-    remembered until the later of its lease's end and its settling, and then for the longest of an hour, of the longest
-    period of its limits and of `remember_us`, see `remembered_us`.
+    remembered until the later of its lease's end and its settlement, and from then on for the longest of an hour, the
+    longest period of its limits and `remember_us`, see `remembered_us`.
 
     With `at_once` it is a hit that is charged once however often it is repeated: the hold is settled with its own
     cost as it is made, and has no lease (`lease_us` is 0).
@@ -74,8 +74,8 @@ class Hold(NamedTuple):
 class Reserved(NamedTuple):
     """The answer to `reserve`.
 
-    `id` is the whole id, of a refusal too, where nothing is remembered under it. `repeated` tells that a hold of this
-    id was there already: nothing was charged now, and `decision` has the numbers of the first answer.
+    `id` is the whole id, of a refusal too, where nothing is remembered under it. `repeated` is whether a hold of this
+    id existed already: then nothing was charged now, and `decision` has the numbers of the first answer.
     """
 
     decision: Decision
@@ -84,7 +84,7 @@ class Reserved(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What one limit has after a settlement; `remaining` is below zero where it is in debt."""
+    """The numbers of one limit after a settlement; `remaining` is below zero where it is in debt."""
 
     definition: NamedLimit
     remaining: int
@@ -94,15 +94,15 @@ class Standing(NamedTuple):
 class Settlement:
     """The answer to `commit`.
 
-    `outcome` is "settled", "already settled" or "unknown". `actuals` has for each group the units that count: those
-    of the first settling, whatever a later one says; None for "unknown". A limiter tells them in the order in which its
-    limits write their units. `after` has the numbers of each limit at this moment, in the order of the limits; none for
-    "unknown".
+    `outcome` is "settled", "already settled" or "unknown". `actuals` has for each group the units that count: those of
+    the first settlement, whatever a later one states; None for "unknown". A limiter returns them in the order in which
+    its limits write their units. `after` has the numbers of each limit at this moment, in the order of the limits; it
+    is empty for "unknown".
 
     `degraded` is "" where the store settled it. "local": the hold was made in this process in place of the store, and
-    was settled there. "later": the store does not answer; the settlement is kept and sent to it as soon as it does, and
-    `after` is empty, `actuals` None if it was to be settled as held. "lost": the store does not answer and too many
-    settlements are kept already; the outcome is "unknown".
+    was settled there. "later": the store does not answer; the settlement is stored and sent once it does; `after`
+    is empty, and `actuals` None if it was to be settled as held. "lost": the store does not answer and too many
+    settlements are stored already; the outcome is "unknown".
     """
 
     __slots__ = ("actuals", "after", "degraded", "outcome")
@@ -137,13 +137,13 @@ class Settlement:
 class Extension(NamedTuple):
     """The answer to `extend`.
 
-    `outcome` is "extended"; "refused": there was no room for more, nothing changed; "lapsed": its lease is over, it
-    can only be settled; "already settled" or "unknown". `after` as in `Settlement`. `decision` tells, of what was
-    extended or refused, what was decided about the units that were asked for on top.
+    `outcome` is "extended"; "refused": the limits did not admit the additional units, nothing changed; "lapsed": the
+    lease is over, the hold can only be settled; "already settled" or "unknown". `after` is as in `Settlement`. For
+    "extended" and "refused", `decision` is the decision about the additional units.
 
     `degraded` is "" where the store answered, "local" for a hold that was made in this process in its place. "closed":
-    the store does not answer, and the outcome is "refused": try again before the lease ends. Units that were asked for
-    on top may have been held all the same, so commit with an amount.
+    the store does not answer, and the outcome is "refused": try again before the lease ends. Additional units may have
+    been held all the same, so commit with an amount.
     """
 
     outcome: ExtendOutcome
@@ -153,12 +153,12 @@ class Extension(NamedTuple):
 
 
 def whole_id(key: str, name: str | bytes, place: int) -> str:
-    """The whole id of the hold of a name within a key (as `encode_key` gives it).
+    """The whole id of the hold of a name within a key (as encoded by `encode_key`).
 
-    `place` is a number in [0, 65535] of the store's own, from which it finds where the key is: on Redis the slot of a
-    Cluster. Raises ArgumentError for what is no name.
+    `place` is a number in [0, 65535] by which the store finds the key: on Redis the slot of a Cluster. Raises
+    ArgumentError for an invalid name.
     """
-    digest = blake2b(key.encode() + b"\0" + check_name(name), digest_size=16, person=_PERSON).digest()
+    digest = blake2b(key.encode() + b"\0" + check_name(name), digest_size=16, person=_PERSONALIZATION).digest()
     return write_id(digest, place)
 
 
@@ -168,38 +168,38 @@ def new_id(place: int) -> str:
 
 
 def new_digest() -> bytes:
-    """The 16 bytes of a hold that has no name: random ones."""
+    """The 16 bytes of a hold without a name: random ones."""
     return os.urandom(16)
 
 
 def write_id(digest: bytes, place: int) -> str:
     """A whole id as text: 26 letters, digits, `-` and `_`."""
-    letters = b2a_base64(digest + place.to_bytes(2, "big"), newline=False)
-    return ID_PREFIX + letters.translate(TO_ID).decode()
+    encoded = b2a_base64(digest + place.to_bytes(2, "big"), newline=False)
+    return ID_PREFIX + encoded.translate(TO_ID).decode()
 
 
 def read_id(text: object) -> tuple[bytes, int]:
-    """(the 16 bytes of the hold, its place) of a whole id; raises ArgumentError for what is none."""
+    """Read a whole id as (the 16 bytes of the hold, its place); raises ArgumentError for anything else."""
     if not isinstance(text, str):
         raise ArgumentError(f"the id of a hold is text, as reserve and id_of give it, not {kind_of(text)}")
     if _ID.fullmatch(text) is None:
         raise ArgumentError(
             f"this is no id of a hold: that is {ID_PREFIX} and 24 letters, digits, - or _, as reserve and id_of give it"
         )
-    raw = a2b_base64(text[len(ID_PREFIX) :].encode().translate(_OF_ID))
+    raw = a2b_base64(text[len(ID_PREFIX) :].encode().translate(_FROM_ID))
     return raw[:16], int.from_bytes(raw[16:], "big")
 
 
 def place_of_id(text: object) -> int:
-    """The place that `read_id` tells, for less."""
+    """The place in a whole id, as of `read_id`, but faster."""
     if type(text) is str and _ID.fullmatch(text) is not None:
-        raw = a2b_base64(text[-4:].encode().translate(_OF_ID))
+        raw = a2b_base64(text[-4:].encode().translate(_FROM_ID))
         return raw[1] << 8 | raw[2]
     return read_id(text)[1]
 
 
 def check_name(name: object) -> bytes:
-    """The bytes of a name of a hold; raises ArgumentError for what is none. Text is its UTF-8."""
+    """The bytes of a hold's name, of text its UTF-8; raises ArgumentError for anything else."""
     if isinstance(name, str):
         try:
             raw = name.encode()
@@ -215,7 +215,7 @@ def check_name(name: object) -> bytes:
 
 
 def check_lease(lease_us: object) -> int:
-    """A lease in [1, LONGEST_LEASE_US] microseconds; raises ArgumentError for anything else."""
+    """Check that a lease is in [1, LONGEST_LEASE_US] microseconds; raises ArgumentError for anything else."""
     if type(lease_us) is int and 0 < lease_us <= LONGEST_LEASE_US:  # nearly all
         return lease_us
     number = whole_number(lease_us)
@@ -227,7 +227,7 @@ def check_lease(lease_us: object) -> int:
 
 
 def check_remember(remember_us: object) -> int:
-    """A time to remember in [0, LONGEST_REMEMBERED_US] microseconds; raises ArgumentError for anything else."""
+    """Check that a time to remember is in [0, LONGEST_REMEMBERED_US] us; raises ArgumentError for anything else."""
     number = whole_number(remember_us)
     if number is None:
         raise ArgumentError(f"how long to remember is a whole number of microseconds, not {kind_of(remember_us)}")
@@ -237,7 +237,7 @@ def check_remember(remember_us: object) -> int:
 
 
 def check_amount(amount: object) -> int:
-    """What a hold really cost, or is to hold on top, in [0, 2**52]; raises ArgumentError for anything else."""
+    """Check an amount, settled or additional, to be in [0, 2**52]; raises ArgumentError for anything else."""
     number = whole_number(amount)
     if number is None:
         raise ArgumentError(f"an amount is a whole number, not {kind_of(amount)}")
@@ -247,9 +247,9 @@ def check_amount(amount: object) -> int:
 
 
 def lease_of(lease: float | None, lease_us: int | None) -> int:
-    """A lease in microseconds, from seconds, `LEASE_S` where None are told, or as it was given.
+    """A lease in microseconds: `lease_us`, or `lease` in seconds, or `LEASE_S` where both are None.
 
-    Raises ArgumentError for what is no lease.
+    Raises ArgumentError for an invalid lease.
     """
     if lease_us is None and type(lease) is int and 0 < lease <= LONGEST_LEASE_US // US_PER_SECOND:  # nearly all
         return lease * US_PER_SECOND
@@ -259,30 +259,30 @@ def lease_of(lease: float | None, lease_us: int | None) -> int:
 
 
 def remember_of(remember: float | None) -> int:
-    """A time to remember in microseconds, from seconds; raises ArgumentError for what is none."""
+    """A time to remember in microseconds, from seconds, None for 0; raises ArgumentError for an invalid time."""
     return 0 if remember is None else check_remember(_microseconds(remember, "how long to remember"))
 
 
 def amounts_of(amounts: object) -> list[int | None]:
-    """What a hold really cost, from one amount for all its groups or one for each; raises ArgumentError for others."""
+    """Amounts as a list, from one for all groups of a hold or one for each; raises ArgumentError for invalid ones."""
     if type(amounts) is int and 0 <= amounts <= LARGEST:  # nearly all
         return [amounts]
-    each = amounts if isinstance(amounts, list | tuple) else (amounts,)
-    return [None if amount is None else check_amount(amount) for amount in each]
+    listed = amounts if isinstance(amounts, list | tuple) else (amounts,)
+    return [None if amount is None else check_amount(amount) for amount in listed]
 
 
 def remembered_us(limits: Sequence[NamedLimit], remember_us: int) -> int:
-    """How long a hold of these limits is remembered after the later of its lease's end and its settling."""
+    """How long a hold of these limits is remembered after the later of its lease's end and its settlement."""
     periods = (limit.limit.period_us for limit in limits if limit.limit.is_rate)
     return max(HOUR_US, remember_us, *periods)
 
 
-def _microseconds(seconds: object, what: str) -> int:
+def _microseconds(seconds: object, subject: str) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ArgumentError(f"{what} is a number of seconds, not {kind_of(seconds)}")
-    if not abs(seconds) < LARGEST:  # not a number is refused here too
+        raise ArgumentError(f"{subject} is a number of seconds, not {kind_of(seconds)}")
+    if not abs(seconds) < LARGEST:  # refuses NaN, too
         shown = brief_number(seconds) if isinstance(seconds, int) else f"{seconds:.4g}"
-        raise ArgumentError(f"{what} is a time in seconds, not {shown}")
+        raise ArgumentError(f"{subject} is a time in seconds, not {shown}")
     return round(seconds * 1_000_000)
 
 

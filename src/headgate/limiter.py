@@ -1,7 +1,7 @@
 """Limits bound to a store: the main interface of the library.
 
-`Limiter` for threads, `AsyncLimiter` for asyncio; both have the same names and share everything but
-the way they wait.
+`Limiter` is for threads, `AsyncLimiter` for asyncio. Both have the same names and share everything
+but the way they wait.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
 class _BoundLimiter:
-    """What the limiters of both colours are made of."""
+    """The common part of the limiters of both colours."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class _BoundLimiter:
             on_store_error=check_on_store_error(on_store_error),
         )
         self.counted = Counted(units_of(self.limits))
-        """The units that the limits count, which costs are read in."""
+        """The units that the limits count, and in which costs are read."""
 
         self._answering = answering(self.store) if on_store_error else self.store
-        self._bound: Any = self._bind_as_told()
+        self._bound: Any = self._bind_with_choice()
         self._clock = self._own_clock or self.store.clock
         self._lines = WaitingLines(
             self.definitions, self._clock, self._answering, self._bound, _check_waiters(max_waiters)
@@ -93,22 +93,22 @@ class _BoundLimiter:
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
         return self._answering.bind(self.definitions, clock=clock)
 
-    def _bind_as_told(self) -> Any:
+    def _bind_with_choice(self) -> Any:
         bound = self._bind(self._own_clock)
         if self.definitions[0].on_store_error:
             bound = rescued(self.store, bound, self.definitions, self._own_clock)
         return freeing(bound, self.store, self.definitions)
 
-    def _shorten(self) -> None:
-        """Let methods that only pass on what they are given be those of the bound limits."""
+    def _bind_shortcuts(self) -> None:
+        """Replace methods that only pass their arguments on by those of the bound limits."""
         raise NotImplementedError
 
-    def _one(self, cost: Cost) -> int:
-        """A cost in the only unit."""
+    def _plain_cost(self, cost: Cost) -> int:
+        """The number of a cost in the only unit."""
         return self.counted.read(cost)[0]
 
     def _decide(self, key: Key, cost: Cost, *, commit: bool) -> Any:
-        """Ask limits that count several units, or money."""
+        """Decide a request of limits that count several units, or money."""
         costs = self.counted.read(cost)
         return self._bound.decide(Operation((key,) * len(costs), costs, commit=commit))
 
@@ -119,20 +119,23 @@ class _BoundLimiter:
 
     @property
     def _holds(self) -> Any:
-        """What settles holds: it takes amounts as costs are given."""
+        """The settler of holds, which takes amounts in the form of costs."""
         return CountedHolds(self._bound, self.counted)
 
-    def _many(self, every: Sequence[Key], costs: object) -> list[Operation]:
-        """Operations, all at one moment where this process knows it; nothing is asked if a key or cost is bad."""
+    def _operations(self, all_keys: Sequence[Key], costs: object) -> list[Operation]:
+        """Operations, all at one moment if this process knows it; raises ArgumentError for an invalid key or cost."""
         now_us = None if self.store.blocking and self._own_clock is None else self._clock.now_us()
-        vectors = [self.counted.read(cost) for cost in _each_cost(len(every), costs)]
+        all_costs = [self.counted.read(cost) for cost in _each_cost(len(all_keys), costs)]
         groups = len(self.counted.units)
-        for key in every:
+        for key in all_keys:
             encode_key(key)
-        return [Operation((key,) * groups, own, now_us=now_us) for key, own in zip(every, vectors, strict=True)]
+        return [
+            Operation((key,) * groups, key_costs, now_us=now_us)
+            for key, key_costs in zip(all_keys, all_costs, strict=True)
+        ]
 
-    def _none_asked(self, costs: Any) -> PythonDecisions:
-        """What `hit_many` gives for no keys; raises ArgumentError for what is wrong whatever the keys are."""
+    def _no_decisions(self, costs: Any) -> PythonDecisions:
+        """The result of `hit_many` without keys; raises ArgumentError for costs or limits that no key could have."""
         check_hits(self.limits)
         if costs is None or (isinstance(costs, Iterable) and not isinstance(costs, Mapping | str)):
             _each_cost(0, costs)
@@ -140,16 +143,16 @@ class _BoundLimiter:
             self.counted.read(costs)
         return PythonDecisions()
 
-    def _singly(self, costs: object, keys: int) -> object:
-        """Costs of limits of one unit as `hit_many` takes them: each mapping as a number, all else as it is."""
+    def _numbers(self, costs: object, keys: int) -> object:
+        """Costs in one unit as the bound `hit_many` takes them: each cost as a number; None or an int unchanged."""
         if costs is None or type(costs) is int:
             return costs
-        return [self._one(cost) for cost in _each_cost(keys, costs)]
+        return [self._plain_cost(cost) for cost in _each_cost(keys, costs)]
 
-    def _listed(self, costs: Any) -> Any:
-        """Costs of limits of one unit, which can be gone through twice: one for all, or a list."""
+    def _reusable_costs(self, costs: Any) -> Any:
+        """Costs in one unit that can be iterated twice: one for all, or a list."""
         if isinstance(costs, Mapping):
-            return self._one(costs)
+            return self._plain_cost(costs)
         return list(costs) if isinstance(costs, Iterable) and not isinstance(costs, list) else costs
 
     def _receipt(self, key: Key, cost: Cost, decision: Decision) -> Receipt:
@@ -157,21 +160,21 @@ class _BoundLimiter:
         return Receipt.of(Operation((key,) * len(costs), costs), decision)
 
     def told(self, on_store_error: OnStoreError) -> Self:
-        """This limiter, with its lines, where `on_store_error` is its choice unless it has one of its own."""
+        """This limiter with the choice `on_store_error` and the same lines; unchanged if it has its own choice."""
         if self.definitions[0].on_store_error:
             return self
         other = copy(self)
         choice = check_on_store_error(on_store_error)
         other.definitions = tuple(replace(limit, on_store_error=choice) for limit in self.definitions)
         other._answering = answering(self.store)
-        other._bound = other._bind_as_told()
-        other._lines = self._lines.asking(other._bound)
-        other._shorten()
+        other._bound = other._bind_with_choice()
+        other._lines = self._lines.with_bound(other._bound)
+        other._bind_shortcuts()
         return other
 
     @property
     def bound(self) -> Any:
-        """The limits as they are bound to the store, `BoundLimits` or `AsyncBoundLimits`."""
+        """The limits bound to the store, `BoundLimits` or `AsyncBoundLimits`."""
         return self._bound
 
     def limit(
@@ -185,14 +188,14 @@ class _BoundLimiter:
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Limit the calls of a function.
 
-        `key` and `cost` are values, or are called with the function's arguments; without a key, all
-        calls of the function count together. A refused call raises RateLimited; with
-        `on_refusal="wait"` it stands in line first, for at most `timeout` seconds; where `on_refusal`
-        is a function, that is called instead, with the same arguments.
+        `key` and `cost` are values, or functions that are called with the call's arguments; without a
+        key, all calls of the function count together. A refused call raises RateLimited; with
+        `on_refusal="wait"` it waits in line first, for at most `timeout` seconds; if `on_refusal` is a
+        function, that is called instead, with the same arguments.
 
         Where one of the limits counts what is in flight, a call holds its places, in leases of `lease` seconds that
-        extend themselves, until the function has ended, however it ends: a coroutine with its last step, a generator
-        with its last value (it is asked for its first one when that is decided).
+        are extended automatically, until the function has ended, however it ends: a coroutine with its last step, a
+        generator with its last value (its call is decided when its first value is requested).
         """
         call = CallLimit.checked(
             self._bound,
@@ -207,18 +210,18 @@ class _BoundLimiter:
             in_flight=any(not limit.is_rate for limit in self.limits),
         )
 
-        def decorate(*given: Callable[P, R], **named: object) -> Callable[P, R]:
-            if len(given) != 1 or named:  # called as the function that it was put above, which became the key
+        def decorate(*functions: Callable[P, R], **named: object) -> Callable[P, R]:
+            if len(functions) != 1 or named:  # @limiter.limit without parentheses: the function became the key
                 raise ConfigError(
                     "a function is limited by @limiter.limit(), with parentheses: what is in them is its key"
                 )
-            [function] = given
+            [function] = functions
             return call.around(self._coloured(function))
 
         return decorate
 
     def _coloured(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The function as this limiter calls it; raises ConfigError for one of the other colour."""
+        """The function in the form this limiter calls; raises ConfigError for a function of the other colour."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -231,12 +234,12 @@ class Limiter(_BoundLimiter, Acquiring):
 
     `limits` is text ("10/second burst 100; 1000/hour") or limit values. `store` is a URL or a store;
     "memory://" gives this limiter a store of its own. Limiters that share a store share their counts
-    if they have the same `name`; without a name, if they have the same limits. A named limiter's
-    numbers may change without forgetting what was used. `clock` replaces the store's clock. With
-    `shadow` everything is counted and reported, in `Decision.refusals`, but nothing is refused. `on_store_error`
-    ("local", "open" or "closed") decides where the store cannot; without it, the store's URL does,
+    if they have the same `name`; without a name, if they have the same limits. The numbers of a named
+    limiter may change, and usage is kept. `clock` replaces the store's clock. With `shadow` everything
+    is counted and reported, in `Decision.refusals`, but nothing is refused. `on_store_error` ("local",
+    "open" or "closed") states what decides where the store cannot; without it, the store's URL does,
     and a store without a guard raises StoreError. At most `max_waiters` calls of `acquire` wait at one time; further
-    ones are refused at once, and the log says so.
+    ones are refused at once, which is logged.
 
     Raises ConfigError for limits or stores that cannot be used.
     """
@@ -261,29 +264,29 @@ class Limiter(_BoundLimiter, Acquiring):
             on_store_error=on_store_error,
             max_waiters=max_waiters,
         )
-        self._shorten()
+        self._bind_shortcuts()
 
-    def _shorten(self) -> None:
-        # A bound method of the store is the shortest way to a decision; a subclass's own way stays.
-        shorter = {method: getattr(self._bound, method) for method in ("hit", "peek")}
+    def _bind_shortcuts(self) -> None:
+        # A bound method of the store is the shortest way to a decision; a method of a subclass stays.
+        shortcuts = {method: getattr(self._bound, method) for method in ("hit", "peek")}
         if hasattr(self._bound, "hold"):
-            shorter |= {"reserve": self._bound.hold, "commit": self._bound.commit}
+            shortcuts |= {"reserve": self._bound.hold, "commit": self._bound.commit}
         self._hold_new = getattr(self._bound, "hold_new", None) if self._is_plain else None
-        for method, own in shorter.items():
+        for method, shortcut in shortcuts.items():
             if getattr(type(self), method) is getattr(Limiter, method):
                 self.__dict__.pop(method, None)
                 if self._is_plain:
-                    setattr(self, method, own)
+                    setattr(self, method, shortcut)
 
     def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
-        """Take `cost` units of `key` now, if every limit admits it. A cost of 0 only looks.
+        """Charge `cost` units of `key` now, if every limit admits them. A cost of 0 only reads.
 
         `key` is text or a tuple of parts. `cost` is a number, or one for each unit that the limits count, as
-        {"requests": 1, "tokens": 900}: a number is of the only unit, or of several in requests alone; in a mapping
-        requests that are not named are 1, all other units 0. Atomic; a refusal changes nothing. With an `id`, a name
-        within the key, a call that is repeated charges once, and is answered like the first one, for at least an
-        hour. Raises ArgumentError for an invalid key or cost, and for limits of what is in flight; ConflictingId for
-        an id that was another one's; StoreError where the store does not answer.
+        {"requests": 1, "tokens": 900}: a number counts the only unit, or requests where there are several; in a mapping
+        a missing number of requests is 1, of any other unit 0. Atomic; a refusal changes nothing. With an `id`, a name
+        within the key, a repeated call charges once and is answered like the first one, for at least an hour. Raises
+        ArgumentError for an invalid key or cost, and for limits of what is in flight; ConflictingId for an id of
+        another charge; StoreError where the store does not answer.
         """
         if id is not None:
             reserved: Reserved = self._bound.reserve(self._operation(key, cost), Hold(id, 0, at_once=True))
@@ -303,13 +306,13 @@ class Limiter(_BoundLimiter, Acquiring):
         lease_us: int | None = None,
         remember: float | None = None,
     ) -> Reservation:
-        """Hold `cost` units of `key`: charged now like a hit, and settled later with what it really cost.
+        """Hold `cost` units of `key`: they are charged now like a hit, and settled later with the real cost.
 
         `id` is a name for the hold within its key: the same call with the same id is answered like the first one and
-        charges nothing; without it an id is made. The lease, `lease` seconds or exactly `lease_us` microseconds, up to
-        31 days, is how long places in flight are held unless it is extended; all other charges stay until they are
-        settled, however late. It is remembered for an hour after that, for the longest period of its limits, or for
-        `remember` seconds, whichever is longest. Raises as `hit` does.
+        charges nothing; without it a random id is made. The lease, `lease` seconds or exactly `lease_us` microseconds,
+        up to 31 days, is how long places in flight are held unless it is extended; all other charges stay until they
+        are settled, however late. The hold is remembered after that for an hour, for the longest period of its limits,
+        or for `remember` seconds, whichever is longest. Raises as `hit` does.
         """
         own_us = lease_of(lease, lease_us)
         if id is None and remember is None and self._hold_new is not None and type(cost) is int:
@@ -318,35 +321,36 @@ class Limiter(_BoundLimiter, Acquiring):
         return Reservation(self._holds, reserved, own_us)
 
     def commit(self, id: str, actual: Cost | None = None) -> Settlement:
-        """Settle a hold, by its whole id, with what it really cost; None is as much as is held.
+        """Settle a hold, by its whole id, with its real cost; None is as much as is held.
 
-        Unused units are given back as far as they are not back already, missing ones are charged, even past the
-        limit. A hold is settled once: later settlings say "already settled" and change nothing. Raises
-        ArgumentError for what is no id or amount; StoreError where the store does not answer, which may have settled.
+        Unused units are given back unless they have been replenished already, missing ones are charged, even past the
+        limit. A hold is settled once: later settlements answer "already settled" and change nothing. Raises
+        ArgumentError for an invalid id or amount; StoreError where the store does not answer, though it may have
+        settled the hold.
         """
         holds = self._bound if self._is_plain and (type(actual) is int or actual is None) else self._holds
         settlement: Settlement = holds.commit(id, actual)
         return settlement
 
     def cancel(self, id: str) -> Settlement:
-        """Settle a hold as if it had never been: `commit` with 0."""
+        """Settle a hold as if it had never been made: `commit` with 0."""
         return self.commit(id, 0)
 
     def extend(self, id: str, lease: float = 60, more: Cost = 0, *, lease_us: int | None = None) -> Extension:
-        """Let a lease end `lease` seconds from now, never sooner than it did, and hold `more` on top of it.
+        """Let a lease end `lease` seconds from now, never earlier than before, and hold `more` units in addition.
 
-        All of it or nothing. What is settled, or whose lease is over, is not extended. Raises as `commit` does.
+        Both or neither. A hold that is settled, or whose lease is over, is not extended. Raises as `commit` does.
         """
         extension: Extension = self._holds.extend(id, lease_of(lease, lease_us), (more,))
         return extension
 
     def id_of(self, key: Key, id: str | bytes) -> str:
-        """The whole id of the hold of this name within a key, whether there is one or not; nothing is asked."""
+        """The whole id of the hold of this name within a key, whether it exists or not; makes no call to the store."""
         whole: str = self._bound.id_of(key, id)
         return whole
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
-        """Whether `cost` would pass, and what it would leave; changes nothing. A cost of 0 shows what is left."""
+        """Whether `cost` would pass, and what would remain; changes nothing. A cost of 0 shows what remains now."""
         if self._is_plain:
             decision: Decision = self._bound.peek(key, cost)
             return decision
@@ -354,36 +358,36 @@ class Limiter(_BoundLimiter, Acquiring):
         return decided
 
     def hit_many(self, keys: Iterable[Key], costs: Cost | Iterable[Cost] | None = None) -> Decisions:
-        """Decide one request after another, all at one instant; each by itself.
+        """Decide one request after another, each on its own, all at one instant.
 
         `costs` is one cost for all or one for each. If any key or cost is invalid, none is charged. Where limits
-        count several units, a store that waits for I/O decides each at an instant of its own. Raises as `hit` does,
-        for limits of what is in flight without any key too.
+        count several units, a store that waits for I/O decides each at an instant of its own. Raises as `hit` does;
+        for limits of what is in flight even without keys.
         """
-        every = keys if type(keys) is list else list(keys)
-        if not every:
-            return self._none_asked(costs)
+        all_keys = keys if type(keys) is list else list(keys)
+        if not all_keys:
+            return self._no_decisions(costs)
         if not self._is_plain:
-            return PythonDecisions(map(self._bound.decide, self._many(every, costs)))
-        own = self._listed(costs)
+            return PythonDecisions(map(self._bound.decide, self._operations(all_keys, costs)))
+        cost_list = self._reusable_costs(costs)
         decisions: Decisions
         try:
-            decisions = self._bound.hit_many(every, own)
+            decisions = self._bound.hit_many(all_keys, cost_list)
         except ArgumentError:  # nothing was charged: a cost may be a mapping
-            decisions = self._bound.hit_many(every, self._singly(own, len(every)))
+            decisions = self._bound.hit_many(all_keys, self._numbers(cost_list, len(all_keys)))
         return decisions
 
     def reset(self, key: Key) -> bool:
-        """Forget what `key` used; gives whether there was anything."""
+        """Forget the usage of `key`; return whether there was any."""
         found: bool = self._bound.reset((key,) * len(self.counted.units))
         return found
 
     def give_back(self, key: Key, cost: Cost, ago_us: int, decision: Decision) -> None:
         """Give back `cost` units that the hit of `decision` charged up to `ago_us` microseconds ago.
 
-        `ago_us` is measured from before that hit; `cost` may be a part of what was charged: of units that a mapping
-        does not name, nothing is given back. Never more is given back than the part of that charge that still counts.
-        Raises ArgumentError, and StoreError where a store has no guard.
+        `ago_us` is measured from before that hit. `cost` may be a part of the charge: of units that a mapping does not
+        name, nothing is given back. Never more is given back than the part of that charge that still counts. Raises
+        ArgumentError, and StoreError where a store has no guard.
         """
         self._bound.give_back(self._receipt(key, cost, decision), ago_us)
 
@@ -430,9 +434,9 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
             on_store_error=on_store_error,
             max_waiters=max_waiters,
         )
-        self._shorten()
+        self._bind_shortcuts()
 
-    def _shorten(self) -> None:
+    def _bind_shortcuts(self) -> None:
         self._hold_new = getattr(self._bound, "hold_new", None) if self._is_plain else None
         if type(self).ask is AsyncLimiter.ask:
             self.__dict__.pop("ask", None)
@@ -500,24 +504,24 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
 
     async def peek(self, key: Key, cost: Cost = 1) -> Decision:
         """See `Limiter.peek`."""
-        asked = self._bound.peek(key, cost) if self._is_plain else self._decide(key, cost, commit=False)
-        decision: Decision = await answered(asked)
+        answer = self._bound.peek(key, cost) if self._is_plain else self._decide(key, cost, commit=False)
+        decision: Decision = await answered(answer)
         return decision
 
     async def hit_many(self, keys: Iterable[Key], costs: Cost | Iterable[Cost] | None = None) -> Decisions:
         """See `Limiter.hit_many`."""
-        every = keys if type(keys) is list else list(keys)
-        if not every:
-            return self._none_asked(costs)
+        all_keys = keys if type(keys) is list else list(keys)
+        if not all_keys:
+            return self._no_decisions(costs)
         if not self._is_plain:
-            asked = [answered(self._bound.decide(operation)) for operation in self._many(every, costs)]
-            return PythonDecisions(await asyncio.gather(*asked))
-        own = self._listed(costs)
+            pending = [answered(self._bound.decide(operation)) for operation in self._operations(all_keys, costs)]
+            return PythonDecisions(await asyncio.gather(*pending))
+        cost_list = self._reusable_costs(costs)
         decisions: Decisions
         try:
-            decisions = await answered(self._bound.hit_many(every, own))
+            decisions = await answered(self._bound.hit_many(all_keys, cost_list))
         except ArgumentError:
-            decisions = await answered(self._bound.hit_many(every, self._singly(own, len(every))))
+            decisions = await answered(self._bound.hit_many(all_keys, self._numbers(cost_list, len(all_keys))))
         return decisions
 
     async def reset(self, key: Key) -> bool:
@@ -550,11 +554,9 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
 def _read_limits(limits: AnyLimits) -> tuple[Limit, ...]:
     if isinstance(limits, str):
         return parse_limits(limits)
-    given: object = limits
-    if not isinstance(given, Limit | Iterable) or isinstance(given, bytes | bytearray):
-        raise ConfigError(
-            f'limits are text such as "100/minute", limit values or a list of those, not {kind_of(given)}'
-        )
+    raw: object = limits
+    if not isinstance(raw, Limit | Iterable) or isinstance(raw, bytes | bytearray):
+        raise ConfigError(f'limits are text such as "100/minute", limit values or a list of those, not {kind_of(raw)}')
     values = (limits,) if isinstance(limits, Limit) else tuple(limits)
     for value in values:
         if not isinstance(value, Limit):
@@ -565,15 +567,15 @@ def _read_limits(limits: AnyLimits) -> tuple[Limit, ...]:
 
 
 def _each_cost(keys: int, costs: Any) -> list[Any]:
-    """A cost for each of so many keys, from one for all or one for each; raises ArgumentError for another number."""
+    """A cost for each of `keys` keys, from one for all or one for each; raises ArgumentError for another number."""
     if costs is None:
         return [1] * keys
     if not isinstance(costs, Iterable) or isinstance(costs, Mapping | str):
         return [costs] * keys
-    each = list(costs)
-    if len(each) != keys:
-        raise ArgumentError(f"{keys} keys need as many costs, not {len(each)}")
-    return each
+    listed = list(costs)
+    if len(listed) != keys:
+        raise ArgumentError(f"{keys} keys need as many costs, not {len(listed)}")
+    return listed
 
 
 def _check_name(name: str) -> str:

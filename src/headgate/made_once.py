@@ -1,4 +1,4 @@
-"""A cache of what takes long to make: one thread makes it, and those that ask for it meanwhile wait for that."""
+"""A cache of values that take long to make: one thread makes a value, other threads that need it meanwhile wait."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 def made_once(make: Callable[..., T]) -> Callable[..., T]:
-    """`functools.cache`, which has each of many threads that ask at once make the same.
+    """`functools.cache` under a lock, so that several threads that call at once do not make the same value each.
 
-    What raises is made anew for the next one. A process that is forked meanwhile makes its own.
+    After an error the next caller makes the value. A process that is forked meanwhile makes its own.
     """
     lock = ProcessLock(RLock)
     made = cache(make)

@@ -1,9 +1,9 @@
-"""What a store is asked to decide, and what is needed to give it back.
+"""The operation that a store decides, and the receipt by which its charge is given back.
 
-Every store's bound limits take an `Operation` and answer with a Decision; `Receipt.of` both is what `give_back`
-takes. What a store is to know of a request besides is a new field here, and no new argument there.
+Every store's bound limits take an `Operation` and answer with a Decision; `give_back` takes `Receipt.of` both. Whatever
+else a store needs to know of a request becomes a new field here, not a new argument there.
 
-An `Operation` is made for many requests, so where the native core is at hand its class is native; the class here has
+An `Operation` is made for many requests, so where the native core is available its class is native; the class here has
 the same fields and is what type checkers see.
 """
 
@@ -28,8 +28,8 @@ class _Fields(NamedTuple):
 class Operation(_Fields):
     """One request to limits that are bound to a store: a key and a cost for each of their groups.
 
-    Without `commit` nothing is charged. It is decided at `now_us`, or at the moment of the limits' clock. A request
-    that a queue would delay for longer than `max_delay_us` is refused instead.
+    Without `commit` nothing is charged. The request is decided at `now_us`, None for the current moment of the limits'
+    clock. A request that a queue would delay for longer than `max_delay_us` is refused instead.
     """
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class Operation(_Fields):
         return super().__new__(cls, keys, costs, commit, now_us, max_delay_us)
 
     def with_keys(self, keys: Sequence[Key]) -> Operation:
-        """The same for other keys, a tuple or a list; natively it is made faster than anew."""
+        """The same for other keys, a tuple or a list; the native class makes this copy faster than a new operation."""
         return self._replace(keys=tuple(keys))
 
     def with_key(self, key: Key) -> Operation:
@@ -55,11 +55,11 @@ class Operation(_Fields):
 
 
 class Receipt(NamedTuple):
-    """What a decision charged, and what decided: all that is needed to give it back.
+    """What a decision charged, and where it was decided: all that is needed to give the charge back.
 
-    `costs` may be a part of what was charged. `degraded` is the decision's own: what was decided in place of the
-    store is given back there. `charged` tells of each limit whether it was charged, None for all: a shadow limit that
-    did not admit was not.
+    `costs` may be a part of the charge. `degraded` is the decision's own: a charge that was made in place of the store
+    is given back there. `charged` states for each limit whether it was charged, None for all: a shadow limit that did
+    not admit the request was not.
     """
 
     keys: tuple[Key, ...]
@@ -69,12 +69,12 @@ class Receipt(NamedTuple):
 
     @classmethod
     def of(cls, operation: Operation, decision: Decision) -> Receipt:
-        """The receipt of an operation that was decided and allowed; nothing of it is made before it is needed."""
+        """The receipt of an operation that was decided and allowed; it is made only when it is needed."""
         return cls(operation.keys, operation.costs, decision.degraded, _charged_by(decision))
 
 
 def _charged_by(decision: Decision) -> list[bool] | None:
-    """Which of its limits a decision charged; None for all, as it is without shadows."""
+    """Which of its limits a decision charged; None for all, as always without shadow limits."""
     if not any(definition.shadow for definition in decision.definitions):
         return None
     return [reading.allowed for reading in decision.limits]

@@ -1,6 +1,6 @@
-"""What was held: settled by its own methods, by its id, or by leaving its `with` block.
+"""Reservations: held units, settled by the methods of a reservation, by its id, or by leaving its `with` block.
 
-A `Reservation` is made for many requests, so where the native core is at hand its class is native; the class here has
+A `Reservation` is made for many requests, so where the native core is available its class is native; the class here has
 the same methods and is what type checkers see.
 """
 
@@ -23,10 +23,11 @@ log = logging.getLogger("headgate")
 
 
 class CountedHolds:
-    """Settles holds of limits by the units that they count: amounts are given as costs are, and told as written.
+    """Settles holds by the units that their limits count: amounts have the form of costs.
 
-    A store tells amounts apart by their groups alone. What is the same for all of them, as much as is held or nothing,
-    is asked as one amount: so it settles and extends holds of whatever units.
+    Settled amounts are returned in the order in which the limits write their units. A store distinguishes amounts by
+    their groups alone. An amount that is the same for all groups, as much as is held or nothing, is passed as one: that
+    settles and extends holds of any units.
     """
 
     __slots__ = ("_bound", "_counted")
@@ -36,28 +37,28 @@ class CountedHolds:
         self._counted = counted
 
     def commit(self, whole_id: str, actual: Cost | None = None) -> Any:
-        """See `BoundLimits.commit`; of what a mapping does not name counts as much as is held."""
-        is_one = actual is None or _is_nothing(actual) or self._is_a_number(actual)
-        settlement = self._bound.commit(whole_id, actual if is_one else self._counted.read_actuals(actual))
+        """See `BoundLimits.commit`; units that a mapping does not name are settled as held."""
+        is_single = actual is None or _is_zero(actual) or self._is_plain_number(actual)
+        settlement = self._bound.commit(whole_id, actual if is_single else self._counted.read_actuals(actual))
         if self._counted.in_order:
             return settlement
         if type(settlement) is not Settlement and hasattr(settlement, "__await__"):
-            return self._written_later(settlement)
-        return self._written(settlement)
+            return self._in_written_order_async(settlement)
+        return self._in_written_order(settlement)
 
     def extend(self, whole_id: str, lease_us: int, more: Sequence[Cost]) -> Any:
-        """See `BoundLimits.extend`; of what a mapping does not name nothing is added."""
-        is_one = _is_nothing(more[0]) or self._is_a_number(more[0])
-        return self._bound.extend(whole_id, lease_us, more if is_one else self._counted.read_part(more[0]))
+        """See `BoundLimits.extend`; of units that a mapping does not name nothing is added."""
+        is_single = _is_zero(more[0]) or self._is_plain_number(more[0])
+        return self._bound.extend(whole_id, lease_us, more if is_single else self._counted.read_part(more[0]))
 
-    def _is_a_number(self, amount: object) -> bool:
-        """Whether an amount is one of the only unit already, or is refused as none where it is settled."""
+    def _is_plain_number(self, amount: object) -> bool:
+        """Whether an amount needs no reading by units: a number of the only unit, or invalid (settling reports it)."""
         return self._counted.is_plain and not isinstance(amount, Mapping)
 
-    async def _written_later(self, settling: Awaitable[Settlement]) -> Settlement:
-        return self._written(await settling)
+    async def _in_written_order_async(self, settling: Awaitable[Settlement]) -> Settlement:
+        return self._in_written_order(await settling)
 
-    def _written(self, settlement: Settlement) -> Settlement:
+    def _in_written_order(self, settlement: Settlement) -> Settlement:
         """A settlement with its amounts in the order in which the limits write their units."""
         if settlement.actuals is None:
             return settlement
@@ -65,12 +66,12 @@ class CountedHolds:
         return Settlement(settlement.outcome, actuals, settlement.after, settlement.degraded)
 
 
-def _is_nothing(amount: object) -> bool:
+def _is_zero(amount: object) -> bool:
     return type(amount) is int and amount == 0
 
 
 class _Held:
-    """What the reservations of both colours are made of."""
+    """The common part of the reservations of both colours."""
 
     __slots__ = ("_bound", "decision", "id", "lease_us", "repeated", "settled")
 
@@ -99,29 +100,31 @@ class _Held:
 
 
 class Reservation(_Held):
-    """Units that are held until they are settled; `bool(reservation)` is whether they are.
+    """Units that are held until they are settled; `bool(reservation)` is whether they are held.
 
-    `id` settles it anywhere, in another process too. `repeated` tells that this id was held before: nothing was
-    charged now, and `decision` is the first one. `settled` is whether it was settled through this very object.
+    By its `id` a reservation can be settled anywhere, in another process too. `repeated` is whether this id was held
+    before: then nothing was charged now, and `decision` is the first one. `settled` is whether it was settled through
+    this very object.
 
-    As a context manager it raises RateLimited where it was refused, and extends its lease by itself, at a third of it,
-    while the block runs. A block that ends without settling it settles it as held; one that raises cancels it.
+    As a context manager it raises RateLimited where it was refused, and extends its lease automatically, whenever a
+    third of it is over, while the block runs. At the end of a block that did not settle it, it is settled as held; if
+    the block raises, it is cancelled.
     """
 
     __slots__ = ()
 
     def commit(self, actual: Cost | None = None) -> Settlement:
-        """Settle it with what it really cost; None is as much as is held. See `Limiter.commit`."""
+        """Settle it with its real cost; None is as much as is held. See `Limiter.commit`."""
         settlement: Settlement = self._bound.commit(self.id, actual)
         self.settled = True
         return settlement
 
     def cancel(self) -> Settlement:
-        """Settle it as if it had never been."""
+        """Settle it as if it had never been made."""
         return self.commit(0)
 
     def extend(self, lease: float | None = None, more: Cost = 0, *, lease_us: int | None = None) -> Extension:
-        """Let its lease end `lease` seconds from now (as long as at first), and hold `more`. See `Limiter.extend`."""
+        """Let its lease end `lease` seconds from now (None: its first length); hold `more`. See `Limiter.extend`."""
         extension: Extension = self._bound.extend(self.id, self._lease_us(lease, lease_us), (more,))
         return extension
 
@@ -167,34 +170,34 @@ class AsyncReservation(_Held):
         except StoreError as error:
             if kind is None:
                 raise
-            log.warning("a hold could not be cancelled: %s", error)  # what the block raised says more
+            log.warning("a hold could not be cancelled: %s", error)  # the error of the block is more useful
 
 
 async def reserved_or_given_back(
     answer: Reserved | Awaitable[Reserved], hold: Hold, commit: Callable[..., Any]
 ) -> Reserved:
-    """What a store answers to `hold`, at once or when it comes.
+    """Return the store's answer to `hold`, after awaiting it where it is an awaitable.
 
-    Where the caller is cancelled before that, the store may hold already, and nothing else knows the id: what it held
-    is given back by `commit` as soon as it answers. A hold that has a name stays: a call that asks again by it finds
-    it.
+    Where the caller is cancelled before the answer, the store may have made the hold, and only the answer has its id:
+    so the hold is given back by `commit` as soon as the store answers. A hold with a name stays, and is found by a
+    repeated call with that name.
     """
     value: Any = answer
     if not hasattr(value, "__await__") or hold.name is not None:
-        known: Reserved = await answered(value)
-        return known
-    asking: asyncio.Future[Reserved] = begun(value)
+        reserved: Reserved = await answered(value)
+        return reserved
+    reserving: asyncio.Future[Reserved] = begun(value)
     try:
-        return await asyncio.shield(asking)
+        return await asyncio.shield(reserving)
     except asyncio.CancelledError:
-        if not asking.cancelled():
-            begun(_give_back(asking, commit))
+        if not reserving.cancelled():
+            begun(_give_back(reserving, commit))
         raise
 
 
-async def _give_back(asking: asyncio.Future[Reserved], commit: Callable[..., Any]) -> None:
+async def _give_back(reserving: asyncio.Future[Reserved], commit: Callable[..., Any]) -> None:
     try:
-        reserved = await asking
+        reserved = await reserving
         if reserved.decision.allowed:
             await answered(commit(reserved.id, 0))
     except StoreError as error:
@@ -207,24 +210,24 @@ if not TYPE_CHECKING and core.native is not None:
 
 
 def enter(reservation: Reservation) -> Reservation:
-    """What happens where a block begins."""
+    """Begin a `with` block."""
     if not reservation:
         raise RateLimited(reservation.decision)
     try:
         heartbeat.start(reservation)
-    except BaseException as error:  # a signal's handler raised in the midst of it: the block does not begin
+    except BaseException as error:  # a signal handler raised during it: the block does not begin
         leave(reservation, type(error))
         raise
     return reservation
 
 
 def leave(reservation: Reservation, kind: type[BaseException] | None) -> None:
-    """What happens where a block ends, by an error of this kind or by none."""
+    """End a `with` block, which raised an error of this kind, or none."""
     try:
         _leave(reservation, kind)
     except HeadgateError:
         raise
-    except BaseException:  # a signal's handler raised in the midst of it: else its lease would be extended for ever
+    except BaseException:  # a signal handler raised during it: else the lease would be extended for ever
         _leave(reservation, kind)
         raise
 
@@ -241,13 +244,14 @@ def _leave(reservation: Reservation, kind: type[BaseException] | None) -> None:
     except StoreError as error:
         if kind is None:
             raise
-        log.warning("a hold could not be cancelled: %s", error)  # what the block raised says more
+        log.warning("a hold could not be cancelled: %s", error)  # the error of the block is more useful
 
 
 def end(reservation: Reservation) -> None:
-    """What happens where a call that was held ends, however it ended: it is settled as held.
+    """Settle the hold of a call as held when the call ends, however it ended.
 
-    Where the store does not answer, its lease frees it later: what the call came to is worth more than that error.
+    Where the store does not answer, the places are freed when the lease ends: the call's result is worth more than that
+    error, which is logged.
     """
     if collector.in_collector():
         collector.call_later(partial(end, reservation))
@@ -260,7 +264,7 @@ def end(reservation: Reservation) -> None:
 
 
 async def end_async(reservation: AsyncReservation) -> None:
-    """`end` on an event loop, carried out where the call is cancelled, too."""
+    """`end` on an event loop, completed even if the call is cancelled."""
     heartbeat.stop_async(reservation)
     try:
         await answered_in_any_case(reservation.commit())

@@ -1,9 +1,8 @@
-"""Signals while the command starts: the package imports this before all the rest, which takes most of that time.
+"""Signals while the command starts: the package imports this first, as the other imports take most of that time.
 
-A signal that a process has not asked for ends it, or is lost where the process is the first of a container. `headgate
-serve` and `headgate llm serve` therefore keep a SIGHUP until they can read their files again
-(`supervisor/reloading.py`), and SIGTERM and ctrl-c end every command without a traceback. A program that imports the
-package is left alone.
+A signal without a handler ends a process, or is lost where the process is the first of a container. `headgate serve`
+and `headgate llm serve` therefore block SIGHUP until they can read their files again (`supervisor/reloading.py`), and
+SIGTERM and ctrl-c end every command without a traceback. A program that imports the package is not affected.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from types import FrameType
 _COMMAND = "headgate"
 
 INTERRUPTED = 130
-"""The exit status of a command that ctrl-c ended, as shells have it."""
+"""The exit status of a command that ctrl-c ended, as in shells."""
 
 
 def is_the_command() -> bool:
     """Whether this process is `headgate` or `python -m headgate`, not a program that imports the package."""
     if not sys.argv:
         return False
-    # While Python looks for the module of `-m`, it keeps "-m" in place of the module's path.
+    # While Python searches the module of `-m`, "-m" is in place of the module's path.
     by_module = sys.argv[0] == "-m" and ("-m", _COMMAND) in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
     return by_module or sys.argv[0].replace("\\", "/").rpartition("/")[2].partition(".")[0] == _COMMAND
 
@@ -42,13 +41,13 @@ def _end(_: int, __: FrameType | None) -> None:
 
 
 def imports_are_done() -> None:
-    """From now on ctrl-c is a KeyboardInterrupt again: there may be something to tidy up."""
+    """From now on ctrl-c raises KeyboardInterrupt again, as there may be something to clean up."""
     if signal.getsignal(signal.SIGINT) is _end_at_once:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def end_tidily() -> None:
-    """From now on SIGTERM, too, leaves what was opened tidy; until the process says what else it means."""
+    """From now on SIGTERM raises SystemExit, so that open files are closed, until the process sets its own handler."""
     if signal.getsignal(signal.SIGTERM) is _end_at_once:
         signal.signal(signal.SIGTERM, _end)
 

@@ -1,4 +1,4 @@
-"""For tests of programs that use Headgate: a clock that stands still until it is moved."""
+"""For tests of programs that use Headgate: a clock that does not run until it is moved."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 from headgate.keys import check_now
 
 _START_US = 1_800_000_000_000_000
-"""2027-01-15 08:00:00 UTC, a moment that no window's border comes near."""
+"""2027-01-15 08:00:00 UTC, a moment that is near no window's border."""
 
 
 class ManualClock:
     """A clock that a test moves, in microseconds since the Unix epoch.
 
-    A limiter that waits on it does not sleep: it moves the clock to the moment it waits for.
+    A limiter that waits by this clock does not sleep: it moves the clock to the moment it waits for.
     """
 
     __slots__ = ("_lock", "_now_us")
@@ -27,16 +27,16 @@ class ManualClock:
         return self._now_us
 
     def set(self, now_us: int) -> None:
-        """Go to a moment; earlier than the current one is allowed, as with real clocks."""
+        """Set the clock to a moment; one before the current moment is allowed, as with real clocks."""
         self._now_us = check_now(now_us)
 
     def advance(self, duration_us: int) -> None:
-        """Let time pass; a negative duration is a clock that steps back."""
+        """Move the clock forward, by a negative duration back."""
         with self._lock:
             self._now_us = check_now(self._now_us + duration_us)
 
     def let_pass(self, duration_us: int) -> float:
-        """Move on instead of sleeping."""
+        """Move the clock instead of sleeping."""
         self.advance(duration_us)
         return 0.0
 

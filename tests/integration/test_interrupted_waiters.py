@@ -71,7 +71,7 @@ def passes_for_others(acquire: Callable[[], Any]) -> bool:
 def nobody_waits(limiter: Limiter) -> bool:
     """Whether no caller of a limiter is left in any line of this process."""
     lines = limiter._lines
-    return not (lines._shared.waiting or lines._shared.by_key or lines._in_store.waiting or lines._places)
+    return not (lines._shared.waiting or lines._shared.by_key or lines._in_store.waiting or lines._freed_keys)
 
 
 @pytest.fixture(params=["native", "python", "zone"])
@@ -164,7 +164,7 @@ def test_no_lease_is_extended_any_more_whose_holder_was_interrupted(
     }
     for number in count(1):
         was_interrupted = interrupted(number, error, partial(ways[way], f"key {number}"))
-        assert not heartbeat._threads[0]._beats._running, number
+        assert not heartbeat._threads[0]._schedule._running, number
         if not was_interrupted:
             break
     assert number > 10

@@ -98,19 +98,19 @@ def test_a_lease_that_is_stopped_while_it_is_extended_is_extended_no_more() -> N
 
 
 def test_the_queue_forgets_what_was_stopped_without_looking_at_all_of_it_each_time() -> None:
-    beats = heartbeat._Beats()
+    beats = heartbeat._Schedule()
     leases = [Lease(lambda: "extended", 60_000_000) for _ in range(2_000)]
     for lease in leases:
         beats.add(lease)
     looked_at = 0
-    counts = beats._counts
+    counts = beats._is_current
 
     def counting(entry: Any) -> bool:
         nonlocal looked_at
         looked_at += 1
         return counts(entry)
 
-    beats._counts = counting  # type: ignore[method-assign]
+    beats._is_current = counting  # type: ignore[method-assign]
     for lease in leases[:-1]:
         beats.remove(lease)
     assert looked_at < 10 * len(leases)
@@ -122,7 +122,7 @@ def test_the_queue_forgets_what_was_stopped_without_looking_at_all_of_it_each_ti
 
 
 def test_what_a_lease_came_to_decides_when_it_is_due_again() -> None:
-    beats = heartbeat._Beats()
+    beats = heartbeat._Schedule()
     lease = Lease(lambda: "extended", 90_000_000)
     for outcome, soonest_s, latest_s in (("extended", 25, 30), ("refused", 5, 10)):
         beats.add(lease)

@@ -168,7 +168,7 @@ def test_a_caller_waits_for_places_until_its_timeout_and_keeps_nothing(core: str
     refused = limiter.acquire("key", timeout=5, lease=1)
     assert not refused and clock.now_us() - before_us == 5_000_000
     assert refused.decision.retry_after == 55
-    assert not limiter._lines._lines and not limiter._lines._places
+    assert not limiter._lines._lines and not limiter._lines._freed_keys
 
 
 @pytest.mark.parametrize("how", ["commit", "cancel", "by id", "block", "raised", "reset"])

@@ -1,4 +1,4 @@
-"""What a thread that stands in line waits for."""
+"""The event that a thread in line waits for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 class Bell:
     """An event that one thread waits for.
 
-    Its lock is the interpreter's own: a signal's handler that raises never leaves that half taken, as it may a
+    Its lock is the interpreter's own: a signal handler that raises never leaves it half acquired. It may do so with a
     `threading.Event`, whose methods are written in Python.
     """
 
@@ -25,5 +25,5 @@ class Bell:
             self._silent.release()
 
     def wait(self, seconds: float | None) -> None:
-        """Wait until it is set, at most so long."""
+        """Wait until it is set, for at most `seconds`, None for ever."""
         self._silent.acquire(timeout=-1 if seconds is None else seconds)

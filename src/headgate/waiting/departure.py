@@ -1,4 +1,4 @@
-"""A client that goes away tells what waits for it to wait no longer."""
+"""A wait on behalf of a client ends when the client disconnects."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from headgate.waiting.bell import Bell
 
 
 class ClientLeft(BaseException):
-    """Ends the wait of a thread whose client is gone, as an interrupt does: it takes nothing and leaves its line."""
+    """Ends the wait of a thread whose client is gone, as an interrupt does: it charges nothing and leaves its line."""
 
 
 class Departure:
-    """Whether a client is gone; safe under threads. It wakes the one caller that waits for it."""
+    """Whether a client is gone. Wakes the one caller that waits on behalf of that client. Safe under threads."""
 
     __slots__ = ("_call", "gone")
 
@@ -21,24 +21,24 @@ class Departure:
         self._call: Callable[[], object] | None = None
 
     def leave(self) -> None:
-        """The client is gone."""
+        """Note that the client is gone, and wake the caller."""
         self.gone = True
         call = self._call
         if call is not None:
             call()
 
     def begin(self, call: Callable[[], object]) -> None:
-        """A wait begins: have this called when the client goes, at once if it is gone."""
+        """Begin a wait: `call` is called when the client goes, at once if it is gone."""
         self._call = call
         if self.gone:
             call()
 
     def end(self) -> None:
-        """The wait has ended."""
+        """End the wait."""
         self._call = None
 
     def wait(self, bell: Bell, seconds: float | None) -> None:
-        """Wait in this thread until a bell is set, at most so long. Raises ClientLeft once the client is gone."""
+        """Wait in this thread until a bell is set, for at most `seconds`. Raises ClientLeft once the client is gone."""
         self.begin(bell.set)
         try:
             bell.wait(seconds)

@@ -1,4 +1,4 @@
-"""Places in flight that are freed in this process wake the callers here that wait for them, at once."""
+"""A place in flight that is freed in this process wakes the callers of this process that wait for it, at once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ANY_NAME = b"-"
 
 
 class FreedPlaces:
-    """Callers of this process that wait for places in flight of one store, by the place that ids of holds tell of keys.
+    """Callers of this process that wait for places in flight of one store, by the place number in ids of holds.
 
-    Keys may share such a place: then a caller is woken that finds nothing free.
+    Several keys may have the same number: then a caller may be woken in vain.
     """
 
     def __init__(self) -> None:
@@ -38,14 +38,14 @@ class FreedPlaces:
         return bool(self.by_place)
 
     def add(self, place: int, call: Callable[[], object]) -> None:
-        """Call this whenever places of such a key are freed."""
+        """Call `call` whenever places in flight of a key with this number are freed."""
         with self._lock:
             calls = self.by_place.setdefault(place, [])
             if call not in calls:
                 calls.append(call)
 
     def remove(self, place: int, call: Callable[[], object]) -> None:
-        """Call this no more."""
+        """Stop calling `call`."""
         with self._lock:
             calls = self.by_place.get(place)
             if calls is None:
@@ -55,8 +55,8 @@ class FreedPlaces:
             if not calls:
                 del self.by_place[place]
 
-    def freed(self, place: int) -> None:
-        """Places of keys with this place were freed."""
+    def call_waiters(self, place: int) -> None:
+        """Call the callers that wait for keys with this number, as places in flight were freed."""
         with self._lock:
             calls = list(self.by_place.get(place, ()))
         for call in calls:
@@ -64,7 +64,7 @@ class FreedPlaces:
 
 
 class FreedKeys:
-    """Callers of this process that wait for places of a limiter's keys, whose limits are bound."""
+    """Callers of this process that wait for places in flight of one limiter's keys."""
 
     __slots__ = ("_bound", "_places")
 
@@ -76,7 +76,7 @@ class FreedKeys:
         return bool(self._places)
 
     def add(self, key: Key, call: Callable[[], object]) -> None:
-        """Call this whenever places of a key are freed."""
+        """Call `call` whenever places in flight of a key are freed."""
         self._places.add(_place_of(self._bound, key), call)
 
     def remove(self, key: Key, call: Callable[[], object]) -> None:
@@ -84,17 +84,17 @@ class FreedKeys:
 
 
 class FreeingLimits:
-    """Limits that are bound to a store, which tell `FreedPlaces` when one of their holds is settled or forgotten."""
+    """Bound limits that report to `FreedPlaces` when one of their holds is settled or forgotten."""
 
-    def __init__(self, bound: Any, waiting: FreedPlaces) -> None:
+    def __init__(self, bound: Any, places: FreedPlaces) -> None:
         self.bound = bound
-        self._waiting = waiting
+        self._places = places
         self.decide = bound.decide
         self.reserve = bound.reserve
         self.extend = bound.extend
 
     def __getattr__(self, name: str) -> Any:
-        if name == "hold":  # the native way to a reservation, which would settle without telling
+        if name == "hold":  # the native way to a reservation, which would settle without a report
             raise AttributeError(name)
         return getattr(self.bound, name)
 
@@ -102,62 +102,62 @@ class FreeingLimits:
         """See `BoundLimits.commit`."""
         settlement = self.bound.commit(whole_id, actuals, now_us=now_us)
         if type(settlement) is not Settlement and hasattr(settlement, "__await__"):
-            return self._settled(settlement, whole_id)
-        if self._waiting.by_place and settlement.outcome == "settled":
-            self._waiting.freed(read_id(whole_id)[1])
+            return self._commit_async(settlement, whole_id)
+        if self._places.by_place and settlement.outcome == "settled":
+            self._places.call_waiters(read_id(whole_id)[1])
         return settlement
 
     def reset(self, keys: tuple[Key, ...], /) -> Any:
         """See `BoundLimits.reset`."""
-        found = self.bound.reset(keys)
-        if hasattr(found, "__await__"):
-            return self._forgotten(found, keys)
-        self._tell_of(keys)
-        return found
+        had_state = self.bound.reset(keys)
+        if hasattr(had_state, "__await__"):
+            return self._reset_async(had_state, keys)
+        self._call_waiters(keys)
+        return had_state
 
-    async def _settled(self, settling: Awaitable[Any], whole_id: str) -> Any:
+    async def _commit_async(self, settling: Awaitable[Any], whole_id: str) -> Any:
         settlement = await settling
-        if self._waiting and settlement.outcome == "settled":
-            self._waiting.freed(read_id(whole_id)[1])
+        if self._places and settlement.outcome == "settled":
+            self._places.call_waiters(read_id(whole_id)[1])
         return settlement
 
-    async def _forgotten(self, resetting: Awaitable[Any], keys: tuple[Key, ...]) -> Any:
-        found = await resetting
-        self._tell_of(keys)
-        return found
+    async def _reset_async(self, resetting: Awaitable[Any], keys: tuple[Key, ...]) -> Any:
+        had_state = await resetting
+        self._call_waiters(keys)
+        return had_state
 
-    def _tell_of(self, keys: tuple[Key, ...]) -> None:
-        if self._waiting:
+    def _call_waiters(self, keys: tuple[Key, ...]) -> None:
+        if self._places:
             for place in {_place_of(self.bound, key) for key in keys}:
-                self._waiting.freed(place)
+                self._places.call_waiters(place)
 
 
 def freeing(bound: Any, store: Store, limits: Sequence[NamedLimit]) -> Any:
-    """The bound limits; where they count what is in flight, they tell when places are freed.
+    """The bound limits; where they count what is in flight, they report when places are freed.
 
-    Native ones do so by themselves, all others as `FreeingLimits`.
+    Native ones do so by themselves, all others are wrapped in `FreeingLimits`.
     """
     if all(not is_in_flight(limit.limit.algorithm) for limit in limits):
         return bound
     places = freed_places(store)
     if not hasattr(bound, "call_when_freed"):
         return FreeingLimits(bound, places)
-    bound.call_when_freed(places.by_place, places.freed)
+    bound.call_when_freed(places.by_place, places.call_waiters)
     return bound
 
 
 def _place_of(bound: Any, key: Key) -> int:
-    """The place that ids of holds tell of a key of these limits."""
+    """The number of a key's place in the ids of its holds."""
     return read_id(bound.id_of(key, _ANY_NAME))[1]
 
 
 def freed_places(store: Store) -> FreedPlaces:
-    """The callers that wait for places of a store; one for the store and all its guards."""
+    """The callers that wait for places in flight of a store; one object for the store and all its guards."""
     return _by_store.setdefault(store.unguarded, FreedPlaces())
 
 
 def check_has_lease(limits: Sequence[NamedLimit]) -> None:
-    """Raise ArgumentError where limits count what is in flight, and it is to be acquired without a lease."""
+    """Raise ArgumentError if a limit counts what is in flight, as it cannot be acquired without a lease."""
     for limit in limits:
         if is_in_flight(limit.limit.algorithm):
             raise ArgumentError(

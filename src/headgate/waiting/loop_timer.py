@@ -1,9 +1,9 @@
 """Sleeping on an event loop, and waking on time.
 
-The timers of an event loop count in milliseconds (epoll's unit), so a sleeper wakes up to one late. A bucket that holds
-little loses what flows in meanwhile: ten turns at a hundred a second take 6 % longer. Linux has timers that the kernel
-keeps in nanoseconds and a loop can watch (timerfd, see timerfd_create(2)): each loop gets one while tasks sleep. Where
-there is none, and for a second and more, the loop's own timers do.
+The timers of an event loop count in milliseconds (epoll's unit), so a task wakes up to one millisecond late. A bucket
+of small capacity loses the refill of that time: ten turns at a hundred a second take 6 % longer. Linux has timers that
+the kernel keeps in nanoseconds and a loop can watch (timerfd, see timerfd_create(2)): each loop gets one while tasks
+sleep. Without those, and for a second and more, the loop's own timers are used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Moment(ctypes.Structure):
 
 
 class _Setting(ctypes.Structure):
-    """`struct itimerspec`: when it rings, and how often from then on."""
+    """`struct itimerspec`: when the timer expires first, and at which interval from then on."""
 
     _fields_ = (("interval", _Moment), ("first", _Moment))
 
@@ -48,24 +48,24 @@ def _system_timers() -> Any:
 
 _SYSTEM = _system_timers()
 _timers: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[_LoopTimer]] = WeakKeyDictionary()
-"""Of loops on which tasks sleep now. A timer is kept by its loop, which may be closed with tasks that sleep."""
+"""Timers of loops on which tasks sleep now. Each loop keeps its timer alive, and may be closed while tasks sleep."""
 
 
 async def sleep(seconds: float) -> None:
-    """Sleep for at least so many seconds, and hardly longer."""
-    ns = int(seconds * _NS_PER_SECOND)
-    if 0 < ns < _LONGEST_NS:
+    """Sleep for at least `seconds`, and hardly longer."""
+    duration_ns = int(seconds * _NS_PER_SECOND)
+    if 0 < duration_ns < _LONGEST_NS:
         loop = asyncio.get_running_loop()
-        known = _timers.get(loop)
-        timer = (known and known()) or _opened(loop)
+        timer_ref = _timers.get(loop)
+        timer = (timer_ref and timer_ref()) or _open(loop)
         if timer is not None:
-            await timer.sleep(time.monotonic_ns() + ns)
+            await timer.sleep(time.monotonic_ns() + duration_ns)
             return
     await asyncio.sleep(seconds)
 
 
-def _opened(loop: asyncio.AbstractEventLoop) -> _LoopTimer | None:
-    """A timer that a loop watches; None where it cannot have one."""
+def _open(loop: asyncio.AbstractEventLoop) -> _LoopTimer | None:
+    """Open a timer that a loop watches; None where it cannot have one."""
     file = -1 if _SYSTEM is None else _SYSTEM.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
     if file < 0:
         return None
@@ -79,12 +79,12 @@ def _opened(loop: asyncio.AbstractEventLoop) -> _LoopTimer | None:
 
 
 class _LoopTimer:
-    """A timer of the system that wakes the tasks of one loop; it is closed when none of them sleeps any more."""
+    """A timer of the system that wakes the tasks of one loop; closed when none of them sleeps any more."""
 
     def __init__(self, file: int) -> None:
         self._file = file
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
-        """A heap of when a task is to wake, a number, and what it waits for; those that are done left early."""
+        """A heap of (when a task is to wake, a serial number, its future); a future that is done was cancelled."""
 
         self._number = 0
         self._asleep = 0
@@ -110,8 +110,8 @@ class _LoopTimer:
                 self._close()
 
     def ring(self) -> None:
-        """Wake those whose moment has come, and ring again for the next."""
-        with suppress(BlockingIOError):  # it was set anew before it was read
+        """Wake the tasks whose moment has come, and set the timer for the next."""
+        with suppress(BlockingIOError):  # it was set again before it was read
             os.read(self._file, 8)
         now_ns = time.monotonic_ns()
         while self._sleepers and (self._sleepers[0][0] <= now_ns or self._sleepers[0][2].done()):

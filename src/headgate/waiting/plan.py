@@ -1,4 +1,4 @@
-"""When the callers in a line will pass, foretold from the states that a store keeps."""
+"""When the callers in a line will pass, predicted from the states in the store."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headgate.decision import NamedLimit
 from headgate.waiting.steps import Costs
 
 AHEAD_US = 1_000
-"""A caller that passes so much sooner than planned has found more than the plan knew of."""
+"""A caller that passes earlier than planned by more than this found more units free than the plan assumed."""
 
 
 class Plan:
     """When the callers in line will pass, one after another, if no other request takes anything.
 
-    It is not known ahead when a place in flight is free: a plan takes them to be free, so with limits of those a turn
-    comes at the foretold moment at the soonest, and never where the cost is above such a limit.
+    It is not known beforehand when a place in flight will be free. A plan assumes that they all are: with limits of
+    places a turn comes at the predicted moment at the earliest, and never where the cost exceeds such a limit.
     """
 
     def __init__(self, limits: Sequence[NamedLimit], states: Sequence[State | None], now_us: int) -> None:
@@ -27,7 +27,7 @@ class Plan:
         self._moment_us = now_us
 
     def turn_us(self, costs: Costs, now_us: int, *, join: bool) -> int | None:
-        """The moment at which one more request may proceed, None for never; with `join` it stands last in line."""
+        """The moment at which one more request may proceed, None for never; with `join` it is added to the plan."""
         moment_us = max(self._moment_us, now_us)
         while True:
             steps = [

@@ -1,6 +1,6 @@
-"""The steps of waiting, done in threads and on event loops.
+"""Performs the steps of waiting, in threads and on event loops.
 
-A caller that is interrupted or cancelled while it is admitted gives back what it took, before the next in line asks.
+A caller that is interrupted or cancelled while it is admitted gives back its charge before the next in line asks.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from headgate.waiting.bell import Bell
 from headgate.waiting.departure import Departure
 from headgate.waiting.steps import (
     Answer,
-    AskFirst,
+    AttemptIfNoLine,
     Extend,
     IsHeld,
     Join,
     Leave,
-    LineStep,
+    LineCall,
     Read,
     Reserve,
     Sleep,
@@ -39,95 +39,95 @@ from headgate.waiting.steps import (
 
 
 def run(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK, departure: Departure | None = None) -> Any:
-    """The answer that the steps come to, waited for in this thread. Raises ClientLeft as a `departure` tells."""
-    doing = _Doing(bound, clock)
-    doing.departure = departure
+    """Perform the steps in this thread and return their answer. Raises ClientLeft where the `departure` reports one."""
+    performer = _ThreadPerformer(bound, clock)
+    performer.departure = departure
     try:
         try:
-            return drive(steps, doing.do)
+            return drive(steps, performer.perform)
         finally:
             try:
-                doing.leave()
+                performer.leave()
             except BaseException:
-                doing.leave()
+                performer.leave()
                 raise
     except HeadgateError:
         raise
-    except BaseException:  # the thread was interrupted, also by an Exception: a signal's handler raises what it likes
-        doing.undo()
+    except BaseException:  # the thread was interrupted, perhaps by an Exception: a signal handler may raise anything
+        performer.undo()
         raise
 
 
 async def run_async(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK) -> Any:
     """`run` on an event loop, which is never blocked; cancelling it leaves the line."""
-    doing = _AsyncDoing(bound, clock)
+    performer = _AsyncPerformer(bound, clock)
     try:
-        came = await drive_async(steps, doing.do)
-        await doing.leave()
+        answer = await drive_async(steps, performer.perform)
+        await performer.leave()
     except asyncio.CancelledError:
         try:
-            await doing.undo()
+            await performer.undo()
         finally:
-            await doing.leave()
+            await performer.leave()
         raise
     except Exception:
-        await doing.leave()
+        await performer.leave()
         raise
-    return came
+    return answer
 
 
-class _Taking:
-    """What one caller takes: what was asked for last, when, and what came of it."""
+class _Performer:
+    """Performs the steps of one caller, and records its last attempt: when it was made, and the answer to it."""
 
     def __init__(self, bound: Any, clock: Clock) -> None:
         self._bound = bound
         self._clock = clock
-        self._asked: Operation | Reserve | None = None
-        self._asked_us = 0
-        self._came: list[Any] = []
-        self._undoes = False
-        self._leaving: Callable[[], Any] | None = None
+        self._attempt: Operation | Reserve | None = None
+        self._attempted_us = 0
+        self._answers: list[Any] = []
+        self._is_undoing = False
+        self._leave_line: Callable[[], Any] | None = None
 
-    def _asks(self, step: Operation | Reserve | AskFirst) -> Callable[[Any], Any]:
-        """How to ask for a step that takes something, which is noted."""
-        asked = step.asking if isinstance(step, AskFirst) else step
-        self._asked, self._asked_us, self._came = asked, self._clock.now_us(), []
-        self._undoes = False
-        if isinstance(step, AskFirst):
-            return _ask_first
+    def _record(self, step: Operation | Reserve | AttemptIfNoLine) -> Callable[[Any], Any]:
+        """Record an attempt before it is made, and return the function that makes it."""
+        attempt = step.attempt if isinstance(step, AttemptIfNoLine) else step
+        self._attempt, self._attempted_us, self._answers = attempt, self._clock.now_us(), []
+        self._is_undoing = False
+        if isinstance(step, AttemptIfNoLine):
+            return _attempt_if_no_line
         return self._bound.decide if isinstance(step, Operation) else self._reserve
 
     def _reserve(self, step: Reserve) -> Any:
         return self._bound.reserve(step.operation, step.hold)
 
-    def _giving_back(self) -> Any:
-        """Give back what was asked for last, if it was taken; the same is not given back twice.
+    def _give_back(self) -> Any:
+        """Give back the last attempt if it was charged, at most once.
 
-        Where no answer came, a hold of a name that no other hold has is settled by its id: if it is unknown, it was
-        never made.
+        Where no answer arrived, a hold with a random name is settled by its id: if the store does not know the id, the
+        hold was never made.
         """
-        asked, came, self._asked = self._asked, self._came, None
-        if asked is None or (came and (came[0] is None or not decision_in(came[0]))):
+        attempt, answers, self._attempt = self._attempt, self._answers, None
+        if attempt is None or (answers and (answers[0] is None or not decision_in(answers[0]))):
             return None
-        if isinstance(asked, Operation):
-            ago_us = max(0, self._clock.now_us() - self._asked_us)
-            return self._bound.give_back(Receipt.of(asked, came[0]), ago_us) if came else None
-        if (came and came[0].repeated) or (not came and asked.is_named):
+        if isinstance(attempt, Operation):
+            ago_us = max(0, self._clock.now_us() - self._attempted_us)
+            return self._bound.give_back(Receipt.of(attempt, answers[0]), ago_us) if answers else None
+        if (answers and answers[0].repeated) or (not answers and attempt.is_named):
             return None
-        return self._bound.commit(asked.whole_id, 0)
+        return self._bound.commit(attempt.whole_id, 0)
 
 
-class _Doing(_Taking):
-    """How steps are done in a thread."""
+class _ThreadPerformer(_Performer):
+    """Performs steps in a thread."""
 
     departure: Departure | None = None
 
-    def do(self, step: Any) -> Any:
+    def perform(self, step: Any) -> Any:
         match step:
             case Operation() if not step.commit:
                 return self._bound.decide(step)
-            case Operation() | Reserve() | AskFirst():
-                return self._interruptible(self._take, step)
+            case Operation() | Reserve() | AttemptIfNoLine():
+                return self._interruptible(self._charge, step)
             case IsHeld(whole_id):
                 return self._bound.extend(whole_id, 1, (0,)).outcome != "unknown"
             case Extend(whole_id, lease_us):
@@ -140,26 +140,26 @@ class _Doing(_Taking):
             case Stand(ticket, seconds):
                 return _stand(ticket, seconds, self.departure)
             case Join(join, leave):
-                self._leaving = leave
+                self._leave_line = leave
                 return join()
-            case LineStep(ask):
+            case LineCall(ask):
                 return ask()
             case Leave():
                 return self.leave()
 
-    def _take(self, step: Operation | Reserve | AskFirst) -> Answer:
-        asks, came = self._asks(step), self._came
+    def _charge(self, step: Operation | Reserve | AttemptIfNoLine) -> Answer:
+        ask, answers = self._record(step), self._answers
         try:
-            came.extend(map(asks, (step,)))  # of a native store an interrupt comes before or after both, not between
+            answers.extend(map(ask, (step,)))  # with a native store an interrupt comes before or after both
         except HeadgateError:
-            self._asked = None
+            self._attempt = None
             raise
-        answer: Answer = came[0]
+        answer: Answer = answers[0]
         return answer
 
-    def _interruptible(self, do: Callable[[Any], Any], what: Any) -> Any:
+    def _interruptible(self, call: Callable[[Any], Any], argument: Any) -> Any:
         try:
-            return do(what)
+            return call(argument)
         except HeadgateError:
             raise
         except BaseException:
@@ -167,29 +167,29 @@ class _Doing(_Taking):
             raise
 
     def leave(self) -> None:
-        """Leave the line of the store, if one was joined and is not left yet."""
-        if self._leaving is not None:
+        """Leave the line of the store, if one was joined and has not been left."""
+        if self._leave_line is not None:
             with suppress(HeadgateError):
-                self._leaving()
-            self._leaving = None
+                self._leave_line()
+            self._leave_line = None
 
     def undo(self) -> None:
-        """Give back what was taken, as far as the store answers."""
+        """Give back what was charged; an error of the store is ignored."""
         with suppress(HeadgateError):
-            self._giving_back()
+            self._give_back()
 
 
-class _AsyncDoing(_Taking):
-    """How steps are done on an event loop; where the store answers at once, without giving it up."""
+class _AsyncPerformer(_Performer):
+    """Performs steps on an event loop; where the store answers at once, without yielding to the loop."""
 
     _joining: asyncio.Future[Any] | None = None
 
-    def do(self, step: Any) -> Any:
+    def perform(self, step: Any) -> Any:
         match step:
             case Operation() if not step.commit:
                 return self._bound.decide(step)
-            case Operation() | Reserve() | AskFirst():
-                return self._take(step)
+            case Operation() | Reserve() | AttemptIfNoLine():
+                return self._charge(step)
             case IsHeld(whole_id):
                 return self._is_held(whole_id)
             case Extend(whole_id, lease_us):
@@ -201,53 +201,53 @@ class _AsyncDoing(_Taking):
             case Stand(ticket, seconds):
                 return _stand_async(ticket, seconds)
             case Join(join, leave):
-                self._leaving = leave
+                self._leave_line = leave
                 return self._join(join)
-            case LineStep(ask):
+            case LineCall(ask):
                 return ask()
             case Leave():
                 return self.leave()
 
-    def _take(self, step: Operation | Reserve | AskFirst) -> Any:
-        answer = self._asks(step)(step)
+    def _charge(self, step: Operation | Reserve | AttemptIfNoLine) -> Any:
+        answer = self._record(step)(step)
         if hasattr(answer, "__await__"):
             return self._await(asyncio.ensure_future(answer))
-        self._came.append(answer)
+        self._answers.append(answer)
         return answer
 
-    async def _await(self, answer: asyncio.Future[Answer]) -> Answer:
-        """The answer; a caller that is cancelled meanwhile learns of it before it gives back."""
+    async def _await(self, answering: asyncio.Future[Answer]) -> Answer:
+        """Wait for the answer; where the caller is cancelled meanwhile, wait for it still, and give back the charge."""
         try:
-            came = await asyncio.shield(answer)
+            answer = await asyncio.shield(answering)
         except asyncio.CancelledError:
-            await self.undo(answer)
+            await self.undo(answering)
             raise
         except Exception:
-            self._asked = None
+            self._attempt = None
             raise
-        self._came.append(came)
-        return came
+        self._answers.append(answer)
+        return answer
 
     def _join(self, join: Callable[[], Any]) -> Any:
         joined = join()
-        return self._joined(joined) if hasattr(joined, "__await__") else joined
+        return self._await_joined(joined) if hasattr(joined, "__await__") else joined
 
-    async def _joined(self, join: Awaitable[Any]) -> Any:
-        joining = self._joining = asyncio.ensure_future(join)
-        return await asyncio.shield(joining)
+    async def _await_joined(self, joining: Awaitable[Any]) -> Any:
+        future = self._joining = asyncio.ensure_future(joining)
+        return await asyncio.shield(future)
 
     async def leave(self) -> None:
-        """Leave the line of the store, if one was joined and is not left yet, cancelled or not."""
-        leaving, self._leaving = self._leaving, None
-        if leaving is not None:
-            await answered_in_any_case(self._leave(leaving))
+        """Leave the line of the store, if one was joined and has not been left; cancelling does not stop this."""
+        leave_line, self._leave_line = self._leave_line, None
+        if leave_line is not None:
+            await answered_in_any_case(self._leave(leave_line))
 
-    async def _leave(self, leaving: Callable[[], Any]) -> None:
+    async def _leave(self, leave_line: Callable[[], Any]) -> None:
         if self._joining is not None:
             with suppress(HeadgateError):
                 await self._joining
         with suppress(HeadgateError):
-            await answered(leaving())
+            await answered(leave_line())
 
     async def _is_held(self, whole_id: str) -> bool:
         extension = await answered(self._bound.extend(whole_id, 1, (0,)))
@@ -260,24 +260,24 @@ class _AsyncDoing(_Taking):
             await self.undo()
             raise
 
-    async def undo(self, answer: asyncio.Future[Answer] | None = None) -> None:
-        """Give back what was taken, as far as the store answers, and not left undone if cancelled again."""
-        if self._asked is None or self._undoes:
+    async def undo(self, answering: asyncio.Future[Answer] | None = None) -> None:
+        """Give back what was charged; an error of the store is ignored. Cancelling again does not stop this."""
+        if self._attempt is None or self._is_undoing:
             return
-        self._undoes = True
-        await answered_in_any_case(self._undo(answer))
+        self._is_undoing = True
+        await answered_in_any_case(self._undo(answering))
 
-    async def _undo(self, answer: asyncio.Future[Answer] | None) -> None:
-        if answer is not None:
+    async def _undo(self, answering: asyncio.Future[Answer] | None) -> None:
+        if answering is not None:
             with suppress(HeadgateError):
-                self._came.append(await answer)
+                self._answers.append(await answering)
         with suppress(HeadgateError):
-            await answered(self._giving_back())
+            await answered(self._give_back())
 
 
-def _ask_first(step: AskFirst) -> Any:
-    asking = step.asking
-    return step.ask(asking, None) if isinstance(asking, Operation) else step.ask(asking.operation, asking.hold)
+def _attempt_if_no_line(step: AttemptIfNoLine) -> Any:
+    attempt = step.attempt
+    return step.ask(attempt, None) if isinstance(attempt, Operation) else step.ask(attempt.operation, attempt.hold)
 
 
 def _stand(ticket: Ticket, seconds: float, departure: Departure | None = None) -> None:

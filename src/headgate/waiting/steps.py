@@ -1,4 +1,4 @@
-"""What a caller that waits does: steps, which a generator yields and `run` and `run_async` do."""
+"""The steps of a caller that waits: a generator yields them, `run` and `run_async` perform them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ FOREVER_US = 1 << 51
 """No timeout: about 71 years."""
 
 Costs = tuple[int, ...]
-"""What is waited for: a cost for each group of the limits."""
+"""The cost of a request in each group of the limits."""
 
 Answer: TypeAlias = Decision | Reserved
-"""What a store says to a caller that waits: a decision, or what was reserved."""
+"""The store's answer to a caller that waits: a decision, or a reservation."""
 
 
 class Reserve(NamedTuple):
-    """A step: decide an operation, and hold what it charges, under a whole id that is known ahead.
+    """A step: decide an operation, and hold what it charges, under a whole id that is known beforehand.
 
-    `is_named`: whether the caller gave the name, and may have given it before.
+    `is_named` is whether the caller chose the hold's name, which it may have used before.
     """
 
     operation: Operation
@@ -37,67 +37,67 @@ class Reserve(NamedTuple):
 
 
 class IsHeld(NamedTuple):
-    """A step: ask whether there is a hold of this whole id; the answer is a boolean."""
+    """A step: return whether a hold of this whole id exists."""
 
     whole_id: str
 
 
 class Extend(NamedTuple):
-    """A step: let the lease of a hold end so many microseconds from now."""
+    """A step: let the lease of a hold end `lease_us` microseconds from now."""
 
     whole_id: str
     lease_us: int
 
 
-class AskFirst(NamedTuple):
-    """A step: ask for something unless callers wait in line; the answer is None then, and nothing was taken."""
+class AttemptIfNoLine(NamedTuple):
+    """A step: make an attempt by `ask`. Where callers wait in line, the answer is None, and nothing was charged."""
 
-    asking: Operation | Reserve
+    attempt: Operation | Reserve
     ask: Callable[[Operation, Hold | None], Any]
 
 
 class Join(NamedTuple):
-    """A step: stand last in a line of the store. However the caller ends, it leaves that line."""
+    """A step: join a line of the store at its end by `do`. The caller leaves it by `leave`, however its wait ends."""
 
     do: Callable[[], Any]
     leave: Callable[[], Any]
 
 
 class Leave(NamedTuple):
-    """A step: leave the line of the store that was joined, if one was, and as far as the store answers."""
+    """A step: leave the line of the store, if one was joined; an error of the store is ignored."""
 
 
-class LineStep(NamedTuple):
-    """A step: ask something of a line of the store."""
+class LineCall(NamedTuple):
+    """A step: make another call to a line of the store."""
 
     do: Callable[[], Any]
 
 
 class Read(NamedTuple):
-    """A step: read the store's states; the answer is what `BoundLimits.read` gives."""
+    """A step: read the store's states; the answer is that of `BoundLimits.read`."""
 
     keys: tuple[Key, ...]
 
 
 class Sleep(NamedTuple):
-    """A step: sleep for so many real seconds."""
+    """A step: sleep for `seconds` of real time."""
 
     seconds: float
 
 
 class Stand(NamedTuple):
-    """A step: stand in line until called, or until so many seconds have passed."""
+    """A step: wait in line until the ticket is called, or until `seconds` have passed."""
 
     ticket: Ticket
     seconds: float
 
 
 WaitSteps: TypeAlias = Generator[Any, Any, Any]
-"""Steps as they are here, and operations; the result is an `Answer`."""
+"""A generator that yields the steps defined here, and operations; its result is an `Answer`."""
 
 
 class Holding(NamedTuple):
-    """How what is waited for is held. `is_named`: whether the caller gave the name, and may have given it before."""
+    """How an admitted request is held. `is_named` is whether the caller chose its name, and may have used it before."""
 
     hold: Hold
     whole_id: str
@@ -105,22 +105,22 @@ class Holding(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a caller waits for: the costs of a key in each group, taken, or held."""
+    """What a caller waits for: the costs of a key in each group, to be charged, or to be held as `holding` states."""
 
     name: str
     keys: tuple[Key, ...]
     costs: Costs
     holding: Holding | None = None
 
-    def asking(self, max_delay_us: int) -> Operation | Reserve:
-        """The step that asks for it now."""
+    def attempt(self, max_delay_us: int) -> Operation | Reserve:
+        """The step that tries to charge or hold it now."""
         operation = Operation(self.keys, self.costs, max_delay_us=max_delay_us)
         if self.holding is None:
             return operation
         return Reserve(operation, *self.holding)
 
     def answer(self, decision: Decision) -> Answer:
-        """A refusal, as the caller expects it."""
+        """A refusal in the form that the caller expects: the decision, or a `Reserved` with it."""
         return decision if self.holding is None else Reserved(decision, self.holding.whole_id, False)
 
 
@@ -129,32 +129,34 @@ def decision_in(answer: Answer) -> Decision:
     return answer.decision if isinstance(answer, Reserved) else answer
 
 
-def is_held(asked: Request) -> Generator[IsHeld, Any, bool]:
-    """Whether a hold of the name that the caller gave is there already: then there is nothing to wait for."""
-    if asked.holding is None or not asked.holding.is_named:
+def is_held(request: Request) -> Generator[IsHeld, Any, bool]:
+    """Whether a hold of the name that the caller chose exists already: then there is nothing to wait for."""
+    if request.holding is None or not request.holding.is_named:
         return False
-    held: bool = yield IsHeld(asked.holding.whole_id)
+    held: bool = yield IsHeld(request.holding.whole_id)
     return held
 
 
-def ask_first(line: StoreLine, place: LinePlace, asked: Request, timeout_us: int) -> Generator[Any, Any, Answer | None]:
-    """What comes of asking at once; None, and nothing is taken, where callers are in line."""
+def attempt_if_no_line(
+    line: StoreLine, place: LinePlace, request: Request, timeout_us: int
+) -> Generator[Any, Any, Answer | None]:
+    """Try the request at once and return the answer; None, and nothing is charged, where callers are in line."""
     ask, is_waited_for = line.ask, line.is_waited_for
-    step: Any = asked.asking(timeout_us)
+    attempt: Any = request.attempt(timeout_us)
     if ask is not None:
-        step = AskFirst(step, partial(ask, place))
-    elif is_waited_for is not None and (yield LineStep(partial(is_waited_for, place))):
+        attempt = AttemptIfNoLine(attempt, partial(ask, place))
+    elif is_waited_for is not None and (yield LineCall(partial(is_waited_for, place))):
         return None
-    answer: Answer | None = yield step
+    answer: Answer | None = yield attempt
     return answer
 
 
 def timeout_us(timeout: float | None) -> int:
-    """A timeout in seconds as microseconds, None as forever; raises ArgumentError for what is neither."""
+    """Convert a timeout in seconds to microseconds, None to `FOREVER_US`; raises ArgumentError for anything else."""
     if timeout is None:
         return FOREVER_US
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise ArgumentError(f"a timeout is a number of seconds or None, not {kind_of(timeout)}")
-    if not timeout >= 0:  # not a number is refused here too
+    if not timeout >= 0:  # refuses NaN, too
         raise ArgumentError(f"a timeout is at least 0 seconds, not {timeout}")
     return FOREVER_US if timeout * US_PER_SECOND >= FOREVER_US else int(timeout * US_PER_SECOND)

@@ -1,8 +1,8 @@
 """The lines of a process: tickets by key, in the order of their callers, and the plan of each line.
 
-What a signal's handler raises may end a step anywhere, such as the time limit of a task. So a ticket is noted first and
-forgotten last, leaving its line may be done again, and the locks are the interpreter's own: a `with` of one of Python's
-classes could end between having the lock and knowing it.
+A signal handler that raises, such as the time limit of a task, may end a step anywhere. So a ticket is recorded first
+and forgotten last, leaving a line may be repeated, and the locks are the interpreter's own: a `with` of a lock class
+written in Python could end between acquiring the lock and recording that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Line:
     tickets: deque[Ticket] = field(default_factory=deque)
     plan: Plan | None = None
     ahead_us: int = 0
-    """How far the clock of the store, which the plan is told in, is ahead of the limits' own."""
+    """How far the clock of the store, which the plan's times are in, is ahead of the limits' own."""
 
     def call_first(self) -> None:
         tickets = self.tickets
@@ -39,8 +39,8 @@ class Line:
             tickets[0].call()
 
 
-class Known(NamedTuple):
-    """What a process knew of a line at some moment: the callers up to `order` of a generation, `counted` in a plan."""
+class Snapshot(NamedTuple):
+    """A line as a process knew it at some moment: the callers up to `order` of a generation, `counted` in a plan."""
 
     order: int
     generation: bytes
@@ -50,52 +50,55 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class KnownLine:
-    """What this process knows of a line that the store keeps: its own tickets, by their order, and a plan of all."""
+    """A line of the store as this process knows it: the process's own tickets, by their order, and a plan of all."""
 
     tickets: list[tuple[int, Ticket]] = field(default_factory=list)
     plan: Plan | None = None
     order: int = 0
     generation: bytes = b""
     counted: int = 0
-    """How many callers the plan has been told of."""
+    """How many callers have been added to the plan."""
 
     ahead_us: int = 0
     entered: set[Ticket] = field(default_factory=set)
     call_freed: Callable[[], object] | None = None
-    """What is called when this process frees a place of the key, where the store might not call."""
+    """Called when this process frees a place of the key, where the store's message might not arrive."""
 
     @property
-    def now(self) -> Known:
-        """What is known at the moment."""
+    def snapshot(self) -> Snapshot:
+        """The line as it is known now."""
         if self.plan is None:
-            return Known(0, self.generation, 0, None)
-        return Known(self.order, self.generation, self.counted, self.plan)
+            return Snapshot(0, self.generation, 0, None)
+        return Snapshot(self.order, self.generation, self.counted, self.plan)
 
     def forget(self, ticket: Ticket) -> Ticket | None:
-        """Remove a ticket; the one that leads from now on, if another one may have led, and it is not first already."""
+        """Remove a ticket; return the ticket that leads this process's own from now on.
+
+        None if that ticket led before or is first in line already.
+        """
         former = self.tickets
-        self.tickets = [each for each in former if each[1] is not ticket]
+        self.tickets = [entry for entry in former if entry[1] is not ticket]
         self.entered.discard(ticket)
-        was_removed_before = ticket.order and len(former) == len(self.tickets)  # and perhaps led
+        was_removed_before = ticket.order and len(former) == len(self.tickets)  # it may have led
         if not self.tickets or not (was_removed_before or former[0][1] is ticket):
             return None
         leading = self.tickets[0][1]
         return None if leading.is_first else leading
 
-    def uncounted(self, knew: Known, ahead: Sequence[Costs]) -> Sequence[Costs] | None:
-        """Of the callers `ahead` that were not known before, those that the plan has not been told of since.
+    def uncounted(self, snapshot: Snapshot, ahead: Sequence[Costs]) -> Sequence[Costs] | None:
+        """Of the callers `ahead`, which a snapshot did not know, those that have not been added to the plan since.
 
-        None where it is another plan, which may know any of them.
+        None where the plan has been replaced since: the new one may count any of them.
         """
-        if knew.plan is not None and knew.plan is not self.plan:
+        if snapshot.plan is not None and snapshot.plan is not self.plan:
             return None
-        return ahead[self.counted - knew.counted :]
+        return ahead[self.counted - snapshot.counted :]
 
 
 def is_in_step(lock: Any, leave: Callable[[], object]) -> bool:
-    """Whether this thread is in the midst of a step under a lock; what is to leave a line is done soon in another one.
+    """Whether this thread is in a step under the lock; then `leave` is called soon in another thread.
 
-    That is so where the garbage collector ends a caller there, whose event loop was closed.
+    This happens where the garbage collector runs during that step and ends a caller whose event loop was closed.
     """
     owned: bool = lock._is_owned()
     if owned:
@@ -104,22 +107,22 @@ def is_in_step(lock: Any, leave: Callable[[], object]) -> bool:
 
 
 class Lines:
-    """The lines for the same limits of one store, whichever limiters they are of; `tickets` are those of all lines."""
+    """The lines for the same limits of one store, shared by their limiters; `tickets` are those of all lines."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.by_key: dict[str, Line] = {}
         self.tickets: set[Ticket] = set()
-        self.told_full = False
+        self.is_full_logged = False
         told_of_forks(self)
 
     @property
     def waiting(self) -> int:
-        """How many callers wait."""
+        """The number of callers that wait."""
         return len(self.tickets)
 
     def call_abandoned(self, name: str) -> None:
-        """Have callers that stand first in a line leave if they never run again: nothing else would call them."""
+        """Have callers that are first in a line leave if they never run again: nothing else would call them."""
         while (ticket := self._abandoned(name)) is not None:
             ticket.call()
 
