@@ -120,15 +120,15 @@ def test_redis_and_memory_decide_alike(server: Server, seed: int) -> None:
                 await both(take)
             elif what < 0.8 and held[0]:
                 scope, after_us = chance.choice(["", "team", "team", "user"]), chance.choice([0, 2_000_000, 9_000_000])
-                refused, burnt = bool(scope), chance.random() < 0.3
+                refused, settled = bool(scope), chance.random() < 0.3
 
                 async def park(
-                    queue: AsyncLlmQueue, own: list[Taken], how: Any = (place, after_us, scope, refused, burnt)
+                    queue: AsyncLlmQueue, own: list[Taken], how: Any = (place, after_us, scope, refused, settled)
                 ) -> Any:
-                    place, after_us, scope, refused, burnt = how
+                    place, after_us, scope, refused, settled = how
                     taken = own.pop(place % len(own))
                     return await queue.backlog.park(
-                        "w", taken, after_us, scope, refused=refused, burnt=burnt, failed=not refused
+                        "w", taken, after_us, scope, refused=refused, settled=settled, failed=not refused
                     )
 
                 await both(park)
@@ -421,7 +421,7 @@ def test_a_worker_that_was_silent_for_too_long_changes_nothing_of_a_job_that_ano
             assert isinstance(taken, Taken)
             assert (taken.id, taken.hold, taken.deliveries) == (job.id, late.hold, 2)
             assert await queue.backlog.finish("late", late, "done", answer=b"1") == "lost"
-            assert not await queue.backlog.park("late", late, 0, refused=False, burnt=True, failed=False)
+            assert not await queue.backlog.park("late", late, 0, refused=False, settled=True, failed=False)
             assert await queue.backlog.keep("late", (job.id,)) == {job.id: "lost"}
             await queue.backlog.release("late", late)
             assert await queue.backlog.keep("other", (job.id,)) == {}

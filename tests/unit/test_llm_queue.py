@@ -578,7 +578,7 @@ def test_an_answer_that_json_cannot_say_fails_its_job() -> None:
 
         jobs = await serve(queue, provider, [(await queue.submit(body(), id=id)).id for id in ("a", "b")])
         assert [job.state for job in jobs] == ["failed", "failed"]
-        assert "what JSON can say" in jobs[0].error
+        assert "a value that fits JSON" in jobs[0].error
         assert "500 are kept" in jobs[1].error
 
     run(main())
@@ -608,7 +608,7 @@ def test_a_handler_for_threads_fails_its_job_in_words() -> None:
         handler: Any = lambda job, call: {}  # noqa: E731
         [done] = await serve(queue, handler, [job.id])
         assert done.state == "failed"
-        assert done.error == "TypeError: a handler begins with async def, or is one of an LlmQueue: it gave a dict"
+        assert done.error == "TypeError: a handler begins with async def, or is one of an LlmQueue: it returned a dict"
 
     run(main())
 

@@ -210,7 +210,7 @@ async def another_asks_in_vain(queue: AsyncLlmQueue, gate: AsyncLlmGate, scope: 
     refused = await gate.reserve(**first.caller._asdict(), model="own", body=body())
     after_us = refused.decision.retry_after_us
     assert after_us is not None and after_us > 30_000_000
-    await queue.backlog.park("another", first, after_us, scope, refused=True, burnt=False, failed=False)
+    await queue.backlog.park("another", first, after_us, scope, refused=True, settled=False, failed=False)
 
 
 async def until_submitted(queue: AsyncLlmQueue, id: str) -> None:

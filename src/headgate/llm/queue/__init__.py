@@ -1,4 +1,4 @@
-"""A queue for work that can wait: jobs wait for capacity instead of being refused, fair by tokens between users."""
+"""A queue for calls that can wait: jobs wait for capacity instead of being refused; users share it fairly by tokens."""
 
 from headgate.llm.queue.attempt import QueuedCall
 from headgate.llm.queue.backlog import Bounds, Fairness

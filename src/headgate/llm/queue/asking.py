@@ -1,4 +1,4 @@
-"""Asking a gate for a job: what it is given, and which limits of its answer jobs of others share."""
+"""What a worker needs of a gate: how it reserves for a job, and which limits of the decision other jobs share."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headgate.llm.model_table import own_name
 
 
 class HeldCall(Protocol):
-    """What a gate holds for a job; `bool(call)` is whether it does. The first settling counts."""
+    """What a gate holds for a job; `bool(call)` is whether it was admitted. Only the first settlement counts."""
 
     settled: bool
-    """Whether it was settled here; where it is to be settled by others, too."""
+    """Whether it was settled here. Also set where another worker is to settle it."""
 
     @property
     def decision(self) -> Decision: ...
@@ -24,46 +24,46 @@ class HeldCall(Protocol):
     def __bool__(self) -> bool: ...
 
     async def settle(self, answer: Any) -> Any:
-        """By the usage that an answer tells."""
+        """Settle by the usage in an answer."""
         ...
 
     async def settle_failed(self) -> Any:
-        """The provider refused: all but the request is given back."""
+        """Settle a call that the provider refused: everything but the request is given back."""
         ...
 
     async def settle_unknown(self) -> Any:
-        """It stays as held."""
+        """Settle a call whose outcome is unknown: what was held stays charged."""
         ...
 
     async def cancel(self) -> Any:
-        """It was never sent."""
+        """Give everything back: the call was never sent."""
         ...
 
     async def __aenter__(self) -> Any:
-        """Extend its lease until the block ends."""
+        """Extend the lease of the call until the block ends."""
         ...
 
     async def __aexit__(self, *_: Any) -> Any: ...
 
 
 async def has_lapsed(call: HeldCall) -> bool:
-    """Whether a call was held before for a job, and its place in flight is free since: its lease is over."""
+    """Whether a call that was held before for a job has lost its place in flight, as its lease is over."""
     if not isinstance(call, AsyncCall) or not (call and call.repeated and call.in_flight):
         return False
     return (await call.extend()).outcome == "lapsed"
 
 
-class AskedGate(Protocol):
-    """What a worker asks for capacity, as `AsyncLlmGate` is."""
+class QueueGate(Protocol):
+    """The gate that a worker reserves capacity from, such as an `AsyncLlmGate`."""
 
     async def reserve(
         self, *, model: str, key: str, user: str, team: str, organisation: str, tier: str,
         body: Mapping[str, Any] | None,
         input_tokens: InputCount | None, dialect: str, id: str | None,
     ) -> HeldCall:  # fmt: skip
-        """Hold what a call needs, or tell when that may be; an id that was held before is not charged again.
+        """Hold what a call needs, or report when that is possible; an id that was held before is not charged again.
 
-        `input_tokens` were counted of the body before; None where the gate is to count them.
+        `input_tokens` is the count of the body's tokens; None where the gate is to count them.
         """
         ...
 
@@ -71,16 +71,22 @@ class AskedGate(Protocol):
         self, *, model: str, key: str, user: str, team: str, organisation: str, tier: str,
         body: Mapping[str, Any] | None, dialect: str, id: str,
     ) -> HeldCall:  # fmt: skip
-        """What was held under this id before, by whatever estimate, to be settled; nothing is asked."""
+        """Return what was held under this id before, by whatever estimate, so that it can be settled.
+
+        The store is not queried.
+        """
         ...
 
 
 ScopeOf = Callable[[NamedLimit, Caller, str], str]
-"""Names what a limit counts for a caller and a model: the same for all that share it, "" where that is unknown."""
+"""Names what a limit counts for a caller and a model: equal for all jobs that share it, "" where it is unknown."""
 
 
 def scopes_by_rules(gate: Any) -> ScopeOf:
-    """By the rules of the gate's policy: what a rule counts `by`, of those identities that a job has."""
+    """Return a `ScopeOf` by the rules of the gate's policy: a scope is what the limit's rule counts `by`.
+
+    It is unknown ("") where a rule counts by an identity that a job does not have.
+    """
     rules = {rule.name: rule.by for rule in getattr(getattr(gate, "policy", None), "rules", ())}
 
     def scope_of(limit: NamedLimit, caller: Caller, model: str) -> str:
@@ -94,7 +100,7 @@ def scopes_by_rules(gate: Any) -> ScopeOf:
 
 
 def never_reason(decision: Decision) -> tuple[str, str]:
-    """The limit that can never admit a job, and the same in words."""
+    """Return the name of the limit that can never admit a job, and the error message for that."""
     binding = decision.binding
     if binding is None:
         return "", "it can never be admitted"

@@ -1,7 +1,7 @@
-"""One attempt at a job that is held: its handler runs, its end is kept, its hold is settled, in this order.
+"""One attempt at a job that is held: its handler runs, its outcome is stored, its hold is settled, in this order.
 
-A worker may die between any two steps. What it leaves is finished by the worker that takes the job over: a job without
-an end is done again under the same hold, one whose end is kept has its hold settled, so that it is charged once.
+A worker may die between any two steps. The worker that takes the job over does the rest: a job without an outcome runs
+again under the same hold; for one whose outcome is stored only the hold is settled. So each job is charged once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from headgate.llm.usage import read_usage
 log = logging.getLogger("headgate")
 
 PAUSE_S = 1.0
-"""After an error of a store."""
+"""The pause after an error of a store."""
 
 
 class QueuedCall(NamedTuple):
-    """A job as its handler sees it: `body` is to be sent to a provider's `path`; `attempt` counts from 1."""
+    """A job as its handler gets it: `body` is to be sent to the provider's `path`; `attempt` counts from 1."""
 
     id: str
     caller: Caller
@@ -41,11 +41,11 @@ class QueuedCall(NamedTuple):
 
 
 Handler = Callable[[QueuedCall, Any], Awaitable[Any]]
-"""Has a job done: given the job and the call that is held for it, gives the answer, which JSON can say."""
+"""Performs a job: gets the job and the call that is held for it, and returns the answer, which must fit JSON."""
 
 
 class Setting(NamedTuple):
-    """What the attempts of a worker share."""
+    """What all attempts of a worker share."""
 
     worker: str
     backlog: Backlog
@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 
 
 class Attempt:
-    """An attempt at a job. `run` never raises, and is never to be cancelled: `stop` ends its handler."""
+    """One attempt at a job. `run` never raises and must never be cancelled: `stop` ends its handler."""
 
     def __init__(self, setting: Setting, taken: Taken, call: HeldCall, scopes: tuple[str, ...]) -> None:
         self._setting = setting
@@ -69,13 +69,13 @@ class Attempt:
         self._sent_us = setting.clock.now_us()
 
     def stop(self, why: str) -> None:
-        """End its handler: the job was "cancelled", is "lost" to another worker, or its worker "ends"."""
+        """Cancel the handler: the job was "cancelled", is "lost" to another worker, or its worker "ends"."""
         self._why = self._why or why
         if self._handler is not None:
             self._handler.cancel()
 
     async def run(self) -> None:
-        """Have the job done."""
+        """Run the handler, then store the outcome and settle the hold."""
         try:
             async with self._call:
                 await self._run()
@@ -86,40 +86,40 @@ class Attempt:
         taken, setting = self._taken, self._setting
         job = QueuedCall(taken.id, taken.caller, taken.model, taken.path, body_of(taken), taken.attempts + 1)
         try:
-            self._handler = asyncio.ensure_future(awaitable(setting.handler(job, self._call)))
+            self._handler = asyncio.ensure_future(checked_awaitable(setting.handler(job, self._call)))
             if self._why:
                 self._handler.cancel()
             answer = await self._handler
-            written = _written(answer)
+            encoded = _encoded(answer)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if self._why or (task is not None and task.cancelling()):
                 await self._stopped()
-            else:  # it was not told to stop: what its handler waits for was cancelled, and would be again
+            else:  # `stop` was not called: something that the handler awaits was cancelled, and would be again
                 await self._failed(failure_of(error))
             return
         except Exception as error:
             await self._failed(failure_of(error))
             return
         setting.pace.succeeded()
-        await self._answered(written)
+        await self._answered(encoded)
 
-    async def _answered(self, written: bytes) -> None:
-        answer, most = json.loads(written), self._setting.backlog.bounds.answer_bytes
+    async def _answered(self, encoded: bytes) -> None:
+        answer, max_bytes = json.loads(encoded), self._setting.backlog.bounds.answer_bytes
         usage = read_usage(answer)
         tokens = None if usage is None else usage.input + usage.output
-        if len(written) > most:
-            error = f"the answer has {len(written):,} bytes, and {most:,} are kept"
+        if len(encoded) > max_bytes:
+            error = f"the answer has {len(encoded):,} bytes, and {max_bytes:,} are kept"
             finished = await self._finish("failed", error=error, tokens=tokens)
         else:
-            finished = await self._finish("done", answer=written, tokens=tokens, settled=False)
+            finished = await self._finish("done", answer=encoded, tokens=tokens, settled=False)
         if finished != "lost":
             await settle(self._setting, self._taken, self._call, answer, self._scopes)
         else:
             self._leave_hold()
 
     async def _stopped(self) -> None:
-        """Its handler was cancelled; what the provider made of the call is unknown."""
+        """End or park a job whose handler was cancelled; what the provider did with the call is unknown."""
         if self._why == "lost":
             self._leave_hold()
             return
@@ -127,21 +127,21 @@ class Attempt:
             await self._finish("failed", error="its worker was stopped, and the provider may have been asked")
             await self._settled(self._call.settle_unknown)
         else:
-            await self._park(0, burnt=False, failed=False)
+            await self._park(0, settled=False, failed=False)
             self._leave_hold()
 
     def _leave_hold(self) -> None:
-        """Leave the hold open: it is that of the worker that has the job next."""
+        """Leave the hold open: it belongs to the worker that takes the job next."""
         self._call.settled = True
 
     async def _failed(self, failure: Failure) -> None:
-        """Put the job back, or end it. Its hold is settled after that: no attempt is made under one that is settled."""
+        """Park the job, or end it; then settle its hold, so that no attempt is made under a settled hold."""
         now_us, pace, attempts = self._setting.clock.now_us(), self._setting.pace, self._taken.attempts
         after_us = pause_of(attempts + 1) if failure.retry_after_us is None else failure.retry_after_us
         if failure.busy:
             after_us = pace.busy(now_us, self._sent_us, failure.retry_after_us) - now_us
         if failure.again and attempts < self._setting.retries:
-            is_own = await self._park(after_us, burnt=True, failed=True)
+            is_own = await self._park(after_us, settled=True, failed=True)
         else:
             tokens = None if failure.held == "unknown" else 0
             is_own = await self._finish("failed", error=failure.message, tokens=tokens) != "lost"
@@ -153,13 +153,13 @@ class Attempt:
             self._leave_hold()
 
     async def _settled(self, settle: Callable[[], Awaitable[Any]]) -> None:
-        await give_back(self._setting, self._scopes, settle)
+        await settle_and_wake(self._setting, self._scopes, settle)
 
     async def _finish(
         self, state: JobState, *, answer: bytes = b"", error: str = "", tokens: int | None = None, settled: bool = True
     ) -> Finished:
         setting = self._setting
-        finished: Finished = await patiently(
+        finished: Finished = await until_stored(
             lambda: setting.backlog.finish(
                 setting.worker, self._taken, state,
                 answer=answer, error=error, scopes=self._scopes if settled else (), tokens=tokens, settled=settled,
@@ -167,31 +167,34 @@ class Attempt:
         )  # fmt: skip
         return finished
 
-    async def _park(self, after_us: int, *, burnt: bool, failed: bool) -> bool:
+    async def _park(self, after_us: int, *, settled: bool, failed: bool) -> bool:
         setting = self._setting
-        is_own: bool = await patiently(
+        is_own: bool = await until_stored(
             lambda: setting.backlog.park(
-                setting.worker, self._taken, after_us, refused=False, burnt=burnt, failed=failed
+                setting.worker, self._taken, after_us, refused=False, settled=settled, failed=failed
             )
         )
         return is_own
 
 
 async def settle(setting: Setting, taken: Taken, call: HeldCall, answer: Any, scopes: tuple[str, ...] = ()) -> None:
-    """Settle a job whose end is kept; a worker that takes it over settles the same hold, which changes nothing."""
-    await give_back(setting, scopes, lambda: call.settle(answer))
-    await patiently(lambda: setting.backlog.release(setting.worker, taken))
+    """Settle the hold of a job whose outcome is stored, and release the job.
+
+    If another worker takes the job over, it settles the same hold, which changes nothing.
+    """
+    await settle_and_wake(setting, scopes, lambda: call.settle(answer))
+    await until_stored(lambda: setting.backlog.release(setting.worker, taken))
 
 
-async def give_back(setting: Setting, scopes: tuple[str, ...], settle: Callable[[], Awaitable[Any]]) -> None:
-    """Settle a hold, and let jobs ask that wait for what this gives back: its place in flight, perhaps more."""
-    await patiently(settle)
+async def settle_and_wake(setting: Setting, scopes: tuple[str, ...], settle: Callable[[], Awaitable[Any]]) -> None:
+    """Settle a hold, then wake the jobs that wait for what this gives back: its place in flight, perhaps more."""
+    await until_stored(settle)
     if scopes:
-        await patiently(lambda: setting.backlog.wake(scopes))
+        await until_stored(lambda: setting.backlog.wake(scopes))
 
 
-async def patiently(step: Callable[[], Awaitable[Any]]) -> Any:
-    """Do a step that may be repeated, again while its store does not answer."""
+async def until_stored(step: Callable[[], Awaitable[Any]]) -> Any:
+    """Repeat an idempotent step until its store answers."""
     while True:
         try:
             return await step()
@@ -202,28 +205,28 @@ async def patiently(step: Callable[[], Awaitable[Any]]) -> Any:
             await asyncio.sleep(PAUSE_S)
 
 
-def awaitable(given: Any) -> Awaitable[Any]:
-    """What a handler gives, to be awaited; raises TypeError for anything else."""
-    if not isawaitable(given):
-        kind = type(given).__name__
-        raise TypeError(f"a handler begins with async def, or is one of an LlmQueue: it gave a {kind}")
-    return given
+def checked_awaitable(returned: Any) -> Awaitable[Any]:
+    """Return what a handler returned if it can be awaited; raise TypeError for anything else."""
+    if not isawaitable(returned):
+        kind = type(returned).__name__
+        raise TypeError(f"a handler begins with async def, or is one of an LlmQueue: it returned a {kind}")
+    return returned
 
 
 def body_of(taken: Taken) -> dict[str, Any]:
-    """The body that is to be sent."""
+    """Parse the body that is to be sent."""
     body: dict[str, Any] = json.loads(taken.body)
     return body
 
 
-def _written(answer: Any) -> bytes:
-    """An answer as JSON. One that was cut may end in the middle of a pair of surrogates."""
+def _encoded(answer: Any) -> bytes:
+    """Encode an answer as JSON. An answer that was cut may end in the middle of a surrogate pair."""
     text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), default=_as_mapping)
     return text.encode("utf-8", "surrogatepass")
 
 
-def _as_mapping(told: Any) -> Any:
-    """What an answer's object is in JSON: those of the `openai` and `anthropic` packages tell it themselves."""
-    if hasattr(told, "model_dump"):
-        return told.model_dump(mode="json")
-    raise TypeError(f"an answer is what JSON can say, not {kind_of(told)}")
+def _as_mapping(value: Any) -> Any:
+    """Convert an answer's object to JSON values: those of the `openai` and `anthropic` packages do it themselves."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"an answer is a value that fits JSON, not {kind_of(value)}")

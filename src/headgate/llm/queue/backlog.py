@@ -1,6 +1,6 @@
-"""What a queue asks of the place where its jobs are: one contract for the memory of a process and for Redis.
+"""Where the jobs of a queue are stored: one contract for the memory of a process and for Redis.
 
-Every call is whole or not at all. What is told is how long, not when: a place has a clock of its own.
+Every call is atomic. Times are passed and returned as durations, not as moments: a backlog has its own clock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from headgate.errors import ConfigError
 from headgate.llm.entry import Caller
-from headgate.llm.queue.job import Job, JobState, Order, Position
+from headgate.llm.queue.job import Job, JobRequest, JobState, Position
 from headgate.llm.queue.news import News
 
 MIB = 1024 * 1024
@@ -18,10 +18,10 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a queue takes: jobs that wait or run, bytes of their bodies, both also for each user.
+    """How much a queue accepts: jobs that wait or run and bytes of their bodies, in total and for each user.
 
-    A body and an answer may have so many bytes; a result is kept for so many seconds, in memory as long as all results
-    together have at most `answers_bytes`.
+    `body_bytes` and `answer_bytes` bound one body and one answer. Results are stored for `results_s` seconds; a queue
+    in memory drops the oldest earlier if all answers together exceed `answers_bytes`.
     """
 
     jobs: int = 10_000
@@ -46,7 +46,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """What the order of jobs is made of, beside the tokens that users have had; see docs/llm-queue.md.
+    """What decides the order of jobs besides the tokens that users have had; see docs/llm-queue.md.
 
     A step of priority puts a job ahead by `priority_tokens`, each second of waiting by `ageing_tokens`.
     """
@@ -61,16 +61,16 @@ class Fairness:
                 raise ConfigError(f"{name} is a whole number from {least} to {most}, not {str(value)[:40]!r}")
 
     def score(self, counter: int, since_us: int, priority: int) -> int:
-        """Where a lane stands in thousandths of a token, the least first.
+        """Return the score of a lane in thousandths of a token; the lowest is served first.
 
-        What all lanes gain while time goes on cancels out, so the score of a lane changes only with its user's counter
-        and when it is served.
+        What all lanes gain as time passes cancels out, so a lane's score changes only with its user's counter and when
+        it is served.
         """
         return counter * 1000 + self.ageing_tokens * (since_us // 1000) - priority * self.priority_tokens * 1000
 
 
 class Claim(NamedTuple):
-    """A lane that was refused by a limit again at its promised moment: lanes behind it leave that limit alone."""
+    """A limit that a lane claims, as it was refused again at its promised moment: lanes behind it leave it alone."""
 
     scope: str
     score: int
@@ -78,12 +78,12 @@ class Claim(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A job that a worker has; `state` is "done" where only its hold is left to be settled, with `answer`.
+    """A job that a worker has; `state` is "done" where only its hold remains to be settled, by `answer`.
 
-    `hold` numbers its holds, of which one is open at a time. `former` is that which `renew` put out of use, 0 for none:
-    it is to be ended before anything else, as the worker that did so may have died. `deliveries` is how many workers
-    had it at the end of their lives, and this one. `since_us`, `score`, `refusals` and `promised_us` are those of its
-    lane, by the clock of the place.
+    `hold` is the number of its current hold; one is open at a time. `former` is the number of the hold that `renew`
+    replaced, 0 for none: it must be ended before anything else, as the worker that renewed may have died. `deliveries`
+    counts the workers that died while they had the job, and this one. `since_us`, `score`, `refusals` and `promised_us`
+    are those of its lane, by the clock of the backlog.
     """
 
     id: str
@@ -105,52 +105,60 @@ class Taken(NamedTuple):
 
 
 Gone = Literal["cancelled", "lost"]
-"""Why a worker has a job no more: it was cancelled, or another worker has it."""
+"""Why a worker no longer has a job: it was cancelled, or another worker has it."""
 
 Finished = Literal["ended", "was ended", "lost"]
-"""What came of ending a job: it has ended now, it had ended before, or it is another worker's."""
+"""The result of ending a job: it has ended now, it had ended before, or another worker has it."""
 
 
 class Nothing(NamedTuple):
-    """No job can be taken now; something may change after a while (None: only when something is said)."""
+    """No job can be taken now; take again after `after_us`, or earlier at news (None: only at news)."""
 
     after_us: int | None
 
 
 class Backlog(Protocol):
-    """Where jobs are."""
+    """Where the jobs of a queue are stored."""
 
     news: News
     bounds: Bounds
     lease_us: int | None
-    """A worker that says nothing for so long has lost its jobs; None where they cannot be lost without the queue."""
+    """A worker that is silent for so long loses its jobs; None where jobs and workers end together."""
 
-    async def submit(self, order: Order) -> Job:
-        """Queue a job, or tell how the one with this id stands.
+    async def submit(self, request: JobRequest) -> Job:
+        """Queue a job, or return the existing job with this id.
 
-        Raises QueueFull, and ConflictingId where the id is that of another body or caller.
+        Raises QueueFull, and ConflictingId where the id belongs to another body or caller.
         """
         ...
 
     async def take(self, worker: str) -> Taken | Nothing:
-        """The next job in the order of fairness, of those whose moment has come; jobs of dead workers first."""
+        """Take the next job in the order of fairness whose lane is not parked; jobs of dead workers come first."""
         ...
 
     async def park(
-        self, worker: str, taken: Taken, after_us: int, scope: str = "", *, refused: bool, burnt: bool, failed: bool
+        self,
+        worker: str,
+        taken: Taken,
+        after_us: int,
+        scope: str = "",
+        *,
+        refused: bool,
+        settled: bool,
+        failed: bool,
     ) -> bool:
-        """Put a job back where it was; its lane is left alone for a while.
+        """Put a job back where it was, and park its lane for `after_us`. Return False where another worker has the job.
 
-        `refused` by a limit of this scope: if something was given back to that since the job was taken, the lane may
-        ask again at once; `burnt`: its hold was settled, so the next has a new number; `failed`: the provider could
-        not answer. False where it is no more the worker's.
+        `refused`: a limit of this scope refused it; if something was given back to that scope since the job was taken,
+        the lane may ask again at once. `settled`: its hold was settled, so the next has a new number. `failed`:
+        the provider could not answer.
         """
         ...
 
     async def renew(self, worker: str, taken: Taken) -> Taken | None:
-        """Give a job that this worker has a new number for its next hold; None where it is no more the worker's.
+        """Give a job of this worker a new number for its next hold; return None where another worker has the job.
 
-        The former number is kept with the job until the next one is.
+        The former number is stored with the job until it is renewed again.
         """
         ...
 
@@ -158,36 +166,36 @@ class Backlog(Protocol):
         self, worker: str, taken: Taken, state: JobState, *, answer: bytes = b"", error: str = "", limit: str = "",
         scopes: tuple[str, ...] = (), tokens: int | None = None, settled: bool = True,
     ) -> Finished:  # fmt: skip
-        """End a job that is this worker's. What waits for limits of these scopes may ask again.
+        """End a job of this worker, and wake the lanes that wait for limits of these scopes.
 
-        `tokens` are those that it took. One that is not `settled` stays the worker's until `release`.
+        `tokens` are those that it used. A job that is not `settled` remains the worker's until `release`.
         """
         ...
 
     async def release(self, worker: str, taken: Taken) -> None:
-        """The hold of a job that is done was settled."""
+        """Report that the hold of a job that is done was settled."""
         ...
 
     async def wake(self, scopes: tuple[str, ...]) -> None:
-        """Something was given back to limits of these scopes: of each the first that waits for it may ask again."""
+        """Report that something was given back to limits of these scopes: the first lane waiting for each may ask."""
         ...
 
     async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, Gone]:
-        """Say that a worker lives and has these jobs; gives those that it has no more, and why."""
+        """Report that a worker is alive and has these jobs; return those that it no longer has, and why."""
         ...
 
     async def cancel(self, id: str) -> Job:
-        """End a job that has not ended; raises UnknownJob."""
+        """End a job that has not ended, and return it; raises UnknownJob."""
         ...
 
     async def get(self, id: str) -> Job:
-        """A job as it stands; raises UnknownJob."""
+        """Return a job in its current state; raises UnknownJob."""
         ...
 
     async def position(self, id: str) -> Position:
-        """Where a job stands; raises UnknownJob."""
+        """Return the position of a job; raises UnknownJob."""
         ...
 
     async def close(self) -> None:
-        """End what runs in the background; jobs that are kept elsewhere stay."""
+        """End background tasks and connections; jobs that are stored outside this process stay."""
         ...

@@ -1,7 +1,7 @@
-"""What an error of a handler means for its job: ask again, or not; and what happened to what was held.
+"""What an error of a handler means for its job: whether it is tried again, and how its hold is settled.
 
-Errors are read as the `openai`, `anthropic`, `httpx` and `requests` packages raise them, without importing one: by
-their status, the fields of their answer, and the names of their classes.
+Errors of the `openai`, `anthropic`, `httpx` and `requests` packages are understood without importing these: by their
+status, the header fields of their response, and the names of their classes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ LONGEST_RETRY_US = 24 * 3600 * 1_000_000
 
 
 class ProviderError(Exception):
-    """What a handler raises where a provider did not answer: its HTTP status (0: none came), and seconds to wait.
+    """Raised by a handler if a provider did not answer: the HTTP status (0: no response), and the seconds to wait.
 
-    `should_retry` is whether the provider said to try again (`x-should-retry`), None where it said nothing.
+    `should_retry` is whether the provider wants another try (`x-should-retry`), None where it did not say.
     """
 
     def __init__(
@@ -38,10 +38,11 @@ class ProviderError(Exception):
 
 
 class Failure(NamedTuple):
-    """What is to be done.
+    """What to do after a failed attempt.
 
-    `again`: the job may be tried again; `busy`: the provider has too much to do, so all jobs wait. What was held is
-    given back where it was not "sent", and where the provider "refused" to do it; what is "unknown" stays held.
+    `again`: the job may be tried again. `busy`: the provider is overloaded, so all jobs wait. `held` decides how the
+    hold is settled: it is given back where the call was "not sent" or "refused" by the provider, and stays charged
+    where the outcome is "unknown".
     """
 
     message: str
@@ -52,17 +53,17 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an error means."""
-    message, told = _in_words(error), telling(error)
-    if told is None:
+    """Classify an error of a handler."""
+    message, failure = _description(error), telling(error)
+    if failure is None:
         return Failure(message, True, False, "unknown")
-    error, status = told, _status_of(told)
+    error, status = failure, _status_of(failure)
     if status:
         busy, again = status in _BUSY, _should_retry_of(error)
         if again is None:
             again = busy or status in _AGAIN or status >= 500
         return Failure(message, again, busy, "refused", _retry_after_of(error))
-    names = {each.__name__ for link in _chain(error) for each in type(link).__mro__}
+    names = {cls.__name__ for link in _chain(error) for cls in type(link).__mro__}
     if names & _UNCONNECTED:
         return Failure(message, True, False, "not sent")
     if names & {"TimeoutError", "TimeoutException", "ConnectionError", "APIConnectionError", "TransportError"}:
@@ -72,17 +73,17 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(message, False, False, "unknown")
 
 
-def _in_words(error: BaseException) -> str:
-    """An error as text that can be kept anywhere: half of a pair of surrogates as an escape."""
+def _description(error: BaseException) -> str:
+    """Describe an error as text that can be stored anywhere: a lone surrogate becomes an escape."""
     try:
-        told = str(error)
+        text = str(error)
     except Exception:
-        told = "it does not say what"
-    return f"{type(error).__name__}: {told}"[:500].encode("utf-8", "backslashreplace").decode()
+        text = "it does not say what"
+    return f"{type(error).__name__}: {text}"[:500].encode("utf-8", "backslashreplace").decode()
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """An error and its causes, of which packages make errors of their own."""
+    """Return an error and its causes: packages wrap the errors of others in their own."""
     links: list[BaseException] = []
     while error is not None and len(links) < 8:
         links.append(error)
@@ -93,15 +94,15 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 def _status_of(error: BaseException) -> int:
     for holder in (error, getattr(error, "response", None)):
         status = getattr(holder, "status_code", None)
-        if isinstance(status, int) and 300 <= status <= 599:  # one that redirects has made nothing
+        if isinstance(status, int) and 300 <= status <= 599:  # a redirect has generated nothing
             return status
     return 0
 
 
 def _retry_after_of(error: BaseException) -> int | None:
-    """Microseconds that a provider asks to wait for, by its error or the fields of its answer; None if it asks none.
+    """Return the microseconds to wait, by the error or the response's header fields; None if neither states a wait.
 
-    "Now" is none: all tries of a job would be used up at once.
+    A wait of 0 counts as none: it would use up all tries of a job at once.
     """
     own = getattr(error, "retry_after", None)
     if isinstance(own, int | float) and not isinstance(own, bool) and 0 <= own < 1e9:
@@ -110,7 +111,7 @@ def _retry_after_of(error: BaseException) -> int | None:
 
 
 def _should_retry_of(error: BaseException) -> bool | None:
-    """Whether a provider says to try again, by its error or the fields of its answer; None if it says nothing."""
+    """Whether to try again, by the error or the response's header fields; None if neither says so."""
     own = getattr(error, "should_retry", None)
     return own if isinstance(own, bool) else should_retry(_headers_of(error))
 
@@ -120,19 +121,19 @@ def _headers_of(error: BaseException) -> Any:
 
 
 def should_retry(headers: Any) -> bool | None:
-    """Whether the fields of an answer say to try again; None where they say nothing."""
+    """Whether a response's header fields ask for another try; None where they do not say."""
     return {"true": True, "false": False}.get(_fields_of(headers).get("x-should-retry", ""))
 
 
 def retry_after_us(headers: Any) -> int | None:
-    """Microseconds that the fields of an answer ask to wait for; None where they ask none.
+    """Return the microseconds that a response's header fields ask to wait; None where they state no wait.
 
-    A date counts from the moment that the answer itself tells, else from that of this host.
+    A date is relative to the response's own `date` field, or to this host's clock if there is none.
     """
     fields = _fields_of(headers)
     for name, unit_us in (("retry-after-ms", 1_000), ("retry-after", 1_000_000)):
-        if _NUMBER.fullmatch(told := fields.get(name, "")):
-            return min(LONGEST_RETRY_US, round(float(told) * unit_us))
+        if _NUMBER.fullmatch(value := fields.get(name, "")):
+            return min(LONGEST_RETRY_US, round(float(value) * unit_us))
     until_us = _date_us(fields.get("retry-after", ""))
     if until_us is None:
         return None
@@ -141,7 +142,7 @@ def retry_after_us(headers: Any) -> int | None:
 
 
 def _date_us(text: str) -> int | None:
-    """The moment of an HTTP date (RFC 9110, 5.6.7), None for what is none."""
+    """Parse an HTTP date (RFC 9110, 5.6.7); None for any other text."""
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):
@@ -150,7 +151,7 @@ def _date_us(text: str) -> int | None:
 
 
 def _fields_of(headers: Any) -> dict[str, str]:
-    """The fields of an answer, their names in lower case."""
+    """Return a response's header fields, names in lower case."""
     if not isinstance(headers, Mapping):
         return {}
     return {str(name).lower(): str(value).strip() for name, value in headers.items()}

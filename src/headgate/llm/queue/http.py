@@ -1,7 +1,7 @@
-"""The queue over HTTP: an ASGI application that submits jobs, shows them, cancels them, and tells their positions.
+"""The queue over HTTP: an ASGI application that submits jobs, returns them, cancels them, and reports their positions.
 
 It runs under any ASGI server, and may be mounted in another application. docs/llm-queue.md has the table of routes.
-A function of the application that mounts it tells which caller a request is from; a caller sees its own jobs alone.
+A function of the mounting application identifies the caller of a request; callers see only their own jobs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError, ConflictingId, StoreError
 from headgate.llm.entry import Caller
 from headgate.llm.queue.job import MOST_PRIORITY, Job, QueueFull, UnknownJob, account_of
-from headgate.llm.queue.job_json import own_id, shown
+from headgate.llm.queue.job_json import job_fields, own_id
 from headgate.llm.queue.queue import AsyncLlmQueue
 
 log = logging.getLogger("headgate")
@@ -27,7 +27,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 WhoCalls = Callable[[Scope], Caller | Awaitable[Caller | None] | None]
-"""Gives who sends a request, by its ASGI scope (its headers are there); None where that is not known."""
+"""Returns the caller of a request, by its ASGI scope (which has the headers); None where the caller is unknown."""
 
 _FIELDS = ("body", "id", "priority", "deadline", "path")
 _ROUTE = re.compile(r"/jobs(?:/([^/]+)(/events)?)?")
@@ -39,14 +39,14 @@ _SECONDS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,6})?", re.ASCII)
 
 
 class Answer(NamedTuple):
-    """A response that is whole."""
+    """A complete response; `content` becomes its JSON body."""
 
     status: int
-    told: Mapping[str, Any]
+    content: Mapping[str, Any]
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-class _Refused(Exception):
+class _Rejected(Exception):
     """A request that is answered with an error."""
 
     def __init__(self, status: int, code: str, message: str, *headers: tuple[bytes, bytes]) -> None:
@@ -55,9 +55,9 @@ class _Refused(Exception):
 
 
 class QueueApp:
-    """`app = QueueApp(queue, who_calls)`; at most `most_streams` positions are watched at one time.
+    """`app = QueueApp(queue, who_calls)`. At most `most_streams` event streams are open at one time.
 
-    Jobs may ask for a priority up to `most_priority`.
+    Jobs may have a priority up to `most_priority`.
     """
 
     def __init__(
@@ -79,70 +79,70 @@ class QueueApp:
         elif scope["type"] == "http":
             try:
                 answer = await self._answer(scope, receive, send)
-            except _Refused as refused:
-                answer = refused.answer
+            except _Rejected as error:
+                answer = error.answer
             if answer is not None:
                 await _respond(send, answer, body=scope["method"] != "HEAD")
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
-        """The response; None where it was streamed, or the client is gone."""
+        """Return the response; None where it was streamed, or the client has disconnected."""
         path, root = scope["path"], scope.get("root_path", "")
         match = _ROUTE.fullmatch(path.removeprefix(root) if root else path)
         if match is None:
-            raise _Refused(404, "not-found", "the queue has /jobs, /jobs/ID and /jobs/ID/events")
+            raise _Rejected(404, "not-found", "the queue has /jobs, /jobs/ID and /jobs/ID/events")
         id, method = match[1], scope["method"]
         allowed = "POST" if id is None else "GET, HEAD" if match[2] else "GET, HEAD, DELETE"
         if method not in allowed.split(", "):
-            raise _Refused(
+            raise _Rejected(
                 405, "method", f"{method[:20]} is not for this path: {allowed}", (b"allow", allowed.encode())
             )
         caller = await answered(self._who_calls(scope))
         if caller is None:
-            raise _Refused(401, "unauthorized", "it is not known who calls", (b"www-authenticate", b"Bearer"))
+            raise _Rejected(401, "unauthorized", "the caller is unknown", (b"www-authenticate", b"Bearer"))
         try:
             if id is None:
                 return await self._submit(await self._read(scope, receive), caller)
-            job = await self._own(id, caller)
+            job = await self._job_of(id, caller)
             if match[2]:
                 return await self._events(job, receive, send, head=method == "HEAD")
             if method == "DELETE":
-                return Answer(200, shown(await self._queue.cancel(id)))
+                return Answer(200, job_fields(await self._queue.cancel(id)))
             return await self._show(job, _wait_s(scope))
         except QueueFull as full:
             status = 429 if full.bound.startswith("user") else 503
-            raise _Refused(status, full.code, str(full)) from None
+            raise _Rejected(status, full.code, str(full)) from None
         except UnknownJob as unknown:
-            raise _Refused(404, unknown.code, str(unknown)) from None
+            raise _Rejected(404, unknown.code, str(unknown)) from None
         except ConflictingId as conflict:
-            raise _Refused(409, conflict.code, "the id is that of another job: a new job needs another") from conflict
+            raise _Rejected(409, conflict.code, "the id is that of another job: a new job needs another") from conflict
         except ArgumentError as error:
-            raise _Refused(400, error.code, str(error)) from None
+            raise _Rejected(400, error.code, str(error)) from None
         except StoreError as error:
             log.warning("the queue's store did not answer a request: %s", error)
-            raise _Refused(503, error.code, "the queue cannot be reached now; try again") from None
+            raise _Rejected(503, error.code, "the queue cannot be reached now; try again") from None
 
-    async def _submit(self, told: bytes | None, caller: Caller) -> Answer | None:
-        if told is None:
+    async def _submit(self, body: bytes | None, caller: Caller) -> Answer | None:
+        if body is None:
             return None
         try:
-            order = json.loads(told)
+            fields = json.loads(body)
         except (ValueError, RecursionError):
-            raise _Refused(400, "json", "the request is no JSON") from None
-        if not isinstance(order, dict) or "body" not in order:
-            raise _Refused(400, "json", 'the request is an object such as {"body": {"model": ..., "messages": ...}}')
-        unknown = [name for name in order if name not in _FIELDS]
+            raise _Rejected(400, "json", "the request is no JSON") from None
+        if not isinstance(fields, dict) or "body" not in fields:
+            raise _Rejected(400, "json", 'the request is an object such as {"body": {"model": ..., "messages": ...}}')
+        unknown = [name for name in fields if name not in _FIELDS]
         if unknown:
-            raise _Refused(400, "json", f"the fields of a job are {', '.join(_FIELDS)}, not {unknown[0][:40]!r}")
-        given = {name: value for name, value in order.items() if value is not None and name != "body"}
-        priority = given.get("priority", 0)
+            raise _Rejected(400, "json", f"the fields of a job are {', '.join(_FIELDS)}, not {unknown[0][:40]!r}")
+        options = {name: value for name, value in fields.items() if value is not None and name != "body"}
+        priority = options.get("priority", 0)
         if isinstance(priority, int) and priority > self._most_priority:
-            raise _Refused(400, "argument", f"priority is at most {self._most_priority} here, not {priority}")
-        if "id" in given:
-            given["id"] = own_id(given["id"], caller)
-        job = await self._queue.submit(order["body"], **caller._asdict(), **given)
-        return Answer(200 if job.ended else 202, shown(job), ((b"location", f"jobs/{job.id}".encode()),))
+            raise _Rejected(400, "argument", f"priority is at most {self._most_priority} here, not {priority}")
+        if "id" in options:
+            options["id"] = own_id(options["id"], caller)
+        job = await self._queue.submit(fields["body"], **caller._asdict(), **options)
+        return Answer(200 if job.ended else 202, job_fields(job), ((b"location", f"jobs/{job.id}".encode()),))
 
-    async def _own(self, id: str, caller: Caller) -> Job:
+    async def _job_of(self, id: str, caller: Caller) -> Job:
         job = await self._queue.get(id)
         if account_of(job.caller) != account_of(caller):
             raise UnknownJob(id)
@@ -154,37 +154,37 @@ class QueueApp:
                 job = await self._queue.result(job.id, wait_s)
             except TimeoutError:
                 job = await self._queue.get(job.id)
-        told = shown(job)
+        content = job_fields(job)
         if job.state == "waiting":
             position = await self._queue.position(job.id)
-            told |= {"ahead": position.ahead, "starts_in": position.starts_in}
-        return Answer(200, told)
+            content |= {"ahead": position.ahead, "starts_in": position.starts_in}
+        return Answer(200, content)
 
     async def _events(self, job: Job, receive: Receive, send: Send, *, head: bool) -> Answer | None:
-        """Tell a job's position as it changes, and its end, until then or until the client goes."""
+        """Stream a job's position as it changes, and its end, unless the client disconnects earlier."""
         if self._streams >= self._most_streams:
-            raise _Refused(503, "streams", f"{self._most_streams:,} positions are watched already; ask now and then")
+            raise _Rejected(503, "streams", f"{self._most_streams:,} positions are watched already; ask now and then")
         self._streams += 1
         try:
             headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             if not head:
                 gone = asyncio.ensure_future(_gone(receive))
-                telling = asyncio.ensure_future(self._tell(job, send))
+                reporting = asyncio.ensure_future(self._report(job, send))
                 try:
-                    await asyncio.wait((gone, telling), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait((gone, reporting), return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    for task in (gone, telling):
+                    for task in (gone, reporting):
                         task.cancel()
-                    for came in await asyncio.gather(gone, telling, return_exceptions=True):
-                        if isinstance(came, Exception) and not isinstance(came, OSError):
-                            log.warning("a job's position is no longer reported: %s", came)
+                    for result in await asyncio.gather(gone, reporting, return_exceptions=True):
+                        if isinstance(result, Exception) and not isinstance(result, OSError):
+                            log.warning("a job's position is no longer reported: %s", result)
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._streams -= 1
         return None
 
-    async def _tell(self, job: Job, send: Send) -> None:
+    async def _report(self, job: Job, send: Send) -> None:
         positions = self._queue.positions(job.id)
         following = None
         try:
@@ -192,13 +192,13 @@ class QueueApp:
                 following = following or asyncio.ensure_future(anext(positions, None))
                 await asyncio.wait((following,), timeout=_SIGN_OF_LIFE_S)
                 if not following.done():
-                    await _tell_event(send, b": waiting\n\n")
+                    await _send_event(send, b": waiting\n\n")
                     continue
                 position, following = following.result(), None
                 if position is None:
                     break
-                await _tell_event(send, _event("position", position._asdict()))
-            await _tell_event(send, _event("end", shown(await self._queue.get(job.id))))
+                await _send_event(send, _event("position", position._asdict()))
+            await _send_event(send, _event("end", job_fields(await self._queue.get(job.id))))
         finally:
             if following is not None:
                 following.cancel()
@@ -206,39 +206,39 @@ class QueueApp:
             await positions.aclose()
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body of a request; None where its client has gone.
+        """Read the body of a request; None where the client has disconnected.
 
-        One that is too large is read a little further, so that its client, which is still sending, sees the answer.
+        A body that is too large is read a little further, so that the client, still sending, gets the response.
         """
-        most = self._queue.backlog.bounds.body_bytes + _ENVELOPE_BYTES
+        max_bytes = self._queue.backlog.bounds.body_bytes + _ENVELOPE_BYTES
         length = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"0")
-        told = int(length) if length.isdigit() and len(length) < 20 else 0
+        declared = int(length) if length.isdigit() and len(length) < 20 else 0
         body, size, is_whole = bytearray(), 0, False
-        while not is_whole and max(size, told) <= most + _READ_FURTHER_BYTES:
+        while not is_whole and max(size, declared) <= max_bytes + _READ_FURTHER_BYTES:
             message = await receive()
             if message["type"] != "http.request":
                 return None
-            part = message.get("body", b"")
-            size += len(part)
-            body += part if size <= most else b""
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            body += chunk if size <= max_bytes else b""
             is_whole = not message.get("more_body", False)
-        if max(size, told) > most:
-            raise _Refused(413, "too-large", f"a request has at most {most:,} bytes", (b"connection", b"close"))
+        if max(size, declared) > max_bytes:
+            raise _Rejected(413, "too-large", f"a request has at most {max_bytes:,} bytes", (b"connection", b"close"))
         return bytes(body)
 
 
 def _wait_s(scope: Scope) -> float:
-    told = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("wait", ["0"])[-1]
-    if not _SECONDS.fullmatch(told) or float(told) > _LONGEST_WAIT_S:
-        raise _Refused(400, "argument", f"wait is a number of seconds up to {_LONGEST_WAIT_S:g}, not {told[:20]!r}")
-    return float(told)
+    text = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("wait", ["0"])[-1]
+    if not _SECONDS.fullmatch(text) or float(text) > _LONGEST_WAIT_S:
+        raise _Rejected(400, "argument", f"wait is a number of seconds up to {_LONGEST_WAIT_S:g}, not {text[:20]!r}")
+    return float(text)
 
 
-def _event(name: str, told: Mapping[str, Any]) -> bytes:
-    return f"event: {name}\ndata: {json.dumps(told)}\n\n".encode()
+def _event(name: str, data: Mapping[str, Any]) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-async def _tell_event(send: Send, event: bytes) -> None:
+async def _send_event(send: Send, event: bytes) -> None:
     await send({"type": "http.response.body", "body": event, "more_body": True})
 
 
@@ -248,15 +248,15 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _respond(send: Send, answer: Answer, *, body: bool) -> None:
-    written = json.dumps(answer.told).encode()
+    encoded = json.dumps(answer.content).encode()
     headers = [
         (b"content-type", b"application/json"),
-        (b"content-length", str(len(written)).encode()),
+        (b"content-length", str(len(encoded)).encode()),
         (b"cache-control", b"no-store"),
         *answer.headers,
     ]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": written if body else b""})
+    await send({"type": "http.response.body", "body": encoded if body else b""})
 
 
 async def _lifespan(receive: Receive, send: Send, queue: AsyncLlmQueue) -> None:

@@ -1,4 +1,4 @@
-"""A job of the queue: what is asked of a model, for whom, and what became of it."""
+"""A job of the queue: the request to a model, its caller, and its outcome."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LONGEST_DEADLINE_S = 31 * 24 * 3600
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,120}", re.ASCII)
 _PATHS = tuple(path for path, dialect in DIALECTS.items() if dialect.is_charged)
-"""What a provider can be asked; anything else would be a way around what is counted."""
+"""The paths that a job may have; any other would bypass what is counted."""
 
 _FAIR_FIRST = ("user", "key", "team", "organisation")
 
 
 class QueueFull(HeadgateError):
-    """The queue takes no more jobs now, of this caller or of all; nothing was queued. `bound` names which bound."""
+    """The queue accepts no more jobs now, of this caller or of any; nothing was queued. `bound` names the bound."""
 
     code = "queue-full"
 
@@ -43,7 +43,7 @@ class QueueFull(HeadgateError):
 
 
 class UnknownJob(ArgumentError):
-    """No job has this id: it never had one, or its result was kept long enough."""
+    """No job has this id: there never was one, or its result has expired."""
 
     code = "unknown-job"
 
@@ -57,11 +57,11 @@ class UnknownJob(ArgumentError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it stands. Moments are microseconds since the epoch, 0 for what has not happened.
+    """A job in its current state. Moments are microseconds since the epoch, 0 for what has not happened.
 
-    `tokens` is what its user is charged in the order of the queue: an estimate until it has ended, then the truth as
-    far as it is known. `answer` is what the provider said, of a job that is done. `error` says in words why there is
-    none, `limit` which limit can never admit it.
+    `tokens` is what its user is charged in the order of the queue: an estimate until the job has ended, then the actual
+    usage as far as it is known. `answer` is the provider's answer, if the job is done. `error` describes why there is
+    no answer, `limit` names the limit that can never admit the job.
     """
 
     id: str
@@ -75,22 +75,22 @@ class Job:
     ended_us: int = 0
     deadline_us: int = 0
     attempts: int = 0
-    """How often the provider was asked and could not answer."""
+    """How many requests the provider could not answer."""
 
     answer: Any = None
     error: str = ""
     limit: str = ""
     repeated: bool = field(default=False, compare=False)
-    """Of `submit`: a job of this id was there already, and this is how it stands."""
+    """Set by `submit` if a job with this id existed already; this is its current state."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the state is final."""
         return self.state in ENDED
 
 
-class Order(NamedTuple):
-    """What is put into a queue. `body` is its JSON, `account` whose tokens are counted, `lane` where it waits.
+class JobRequest(NamedTuple):
+    """A job to be queued. `body` is JSON; `account` is charged its tokens; it waits in `lane`.
 
     It expires after `deadline_us`, 0 for never.
     """
@@ -109,15 +109,15 @@ class Order(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that it counts in the bounds of a queue."""
+        """The bytes that the job counts within the bounds of a queue."""
         return len(self.body)
 
 
 class Position(NamedTuple):
-    """Where a job stands: jobs before it, of how many that wait, and in how many seconds it may start.
+    """The position of a job: how many jobs are before it, how many wait in all, and in how many seconds it may start.
 
-    All three are estimates: what is submitted and cancelled later, and limits, change them. `starts_in` is None where
-    nothing was started lately, and for jobs that do not wait any more (`ahead` is 0 then).
+    All three are estimates: limits, and later submissions and cancellations, change them. `starts_in` is None where no
+    job was started lately, and for jobs that no longer wait (`ahead` is 0 then).
     """
 
     state: JobState
@@ -126,7 +126,7 @@ class Position(NamedTuple):
     starts_in: float | None
 
 
-def order_of(
+def job_request(
     body: Mapping[str, Any],
     caller: Caller,
     *,
@@ -135,8 +135,8 @@ def order_of(
     priority: int,
     tokens: int,
     deadline_us: int,
-) -> Order:
-    """A body as an order; raises ArgumentError for what no provider could be sent."""
+) -> JobRequest:
+    """Validate a body and its options; raises ArgumentError for what could not be sent to any provider."""
     if not isinstance(body, Mapping):
         raise ArgumentError(f"a body is a mapping of the fields that a provider takes, not {kind_of(body)}")
     check_letters(name for name in body if isinstance(name, str))
@@ -155,17 +155,17 @@ def order_of(
         if not isinstance(value, str) or len(value) > 200:
             raise ArgumentError(f"{name} is a text of up to 200 characters, not {str(value)[:60]!r}")
     try:
-        written = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        encoded = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(f"the body cannot be written as JSON: {error}") from None
-    return Order(
-        id or f"job-{os.urandom(12).hex()}", caller, model, path, written, priority, max(1, tokens), deadline_us,
-        account_of(caller), _hashed([*caller, model, priority]), _hashed([*caller, path], written),
+    return JobRequest(
+        id or f"job-{os.urandom(12).hex()}", caller, model, path, encoded, priority, max(1, tokens), deadline_us,
+        account_of(caller), _hashed([*caller, model, priority]), _hashed([*caller, path], encoded),
     )  # fmt: skip
 
 
 def account_of(caller: Caller) -> str:
-    """The account whose tokens are counted against those of others: the user's, or what is known instead."""
+    """Return the account that is charged: the user's, else that of the key, team or organisation, if one is known."""
     return next((f"{name}:{getattr(caller, name)}" for name in _FAIR_FIRST if getattr(caller, name)), "")
 
 

@@ -1,4 +1,4 @@
-"""A job as HTTP shows it, and the ids that callers give."""
+"""The JSON form of a job over HTTP, and the ids that callers choose."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headgate.llm.entry import Caller
 from headgate.llm.queue.job import Job, account_of
 
 
-def shown(job: Job) -> dict[str, Any]:
-    """A job as JSON says it."""
-    told: dict[str, Any] = {
+def job_fields(job: Job) -> dict[str, Any]:
+    """Return the JSON fields of a job."""
+    fields: dict[str, Any] = {
         "id": job.id,
         "state": job.state,
         "model": job.model,
@@ -27,16 +27,19 @@ def shown(job: Job) -> dict[str, Any]:
         "deadline": _moment(job.deadline_us),
     }
     if job.state == "done":
-        told["answer"] = job.answer
+        fields["answer"] = job.answer
     if job.error:
-        told["error"] = job.error
+        fields["error"] = job.error
     if job.limit:
-        told["limit"] = job.limit
-    return told
+        fields["limit"] = job.limit
+    return fields
 
 
 def own_id(id: Any, caller: Caller) -> str:
-    """A caller's id among those of all: that of another caller is another job."""
+    """Make a caller's id unique among those of all callers: it gets a prefix of the caller's account.
+
+    Raises ArgumentError for an id with other characters.
+    """
     if not isinstance(id, str) or not re.fullmatch(r"[A-Za-z0-9._:-]{1,100}", id):
         raise ArgumentError(f"an id is up to 100 letters, digits, . _ : or -, not {str(id)[:110]!r}")
     mark = f"{blake2b(account_of(caller).encode(), digest_size=6).hexdigest()}."

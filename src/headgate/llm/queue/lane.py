@@ -1,4 +1,4 @@
-"""What the order of jobs in memory is made of: jobs that wait, the lanes they wait in, the accounts they count for."""
+"""The records of the order of jobs in memory: waiting jobs, the lanes in which they wait, the accounts they charge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Waiting(NamedTuple):
-    """A job in a lane."""
+    """A job that waits in a lane."""
 
     id: str
     tokens: int
@@ -16,7 +16,7 @@ class Waiting(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A job whose turn it is, and how its lane stood."""
+    """A job whose turn it is, and the state of its lane before."""
 
     job: Waiting
     since_us: int
@@ -27,7 +27,7 @@ class Turn(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """What a user has had, and what of it waits."""
+    """The tokens that a user has had, and its jobs that wait and run."""
 
     counter: int
     waiting: int = 0
@@ -37,9 +37,10 @@ class Account:
 
 @dataclass(slots=True)
 class Lane:
-    """Jobs in a row.
+    """Jobs that are served first come, first served.
 
-    A lane that is parked has the moment at which it may ask again. `refusals` counts those at promised moments.
+    `until_us` is when a parked lane may ask again, 0 for a lane that is not parked. `refusals` counts the refusals at
+    promised moments.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""The order of jobs in memory: by tokens that users have had, with lanes that wait for a limit's moment.
+"""The order of jobs in memory: by the tokens that users have had; a refused lane is parked until the promised moment.
 
 Jobs of one caller, model and priority are a lane, served first come, first served. Each account (a user) has a counter
 of tokens, the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), section
-4.2. `lua/queue.lua` does the same on Redis, by the same names; a law compares them.
+4.2. `lua/queue.lua` does the same on Redis, with the same names; a test compares them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from headgate.llm.queue.backlog import Claim, Fairness
 from headgate.llm.queue.lane import Account, Lane, Turn, Waiting
 
 STRICT = 2
-"""A lane that was refused so often at its promised moments claims the limit that refused it."""
+"""A lane that was refused so many times at its promised moments claims the limit that refused it."""
 
 MOST_WOKEN = 1000
-"""Scopes to which something was given back are remembered for so many times."""
+"""A scope to which something was given back is remembered for so many further wakes."""
 
 _TIDY = 64
 
@@ -29,24 +29,24 @@ class Lanes:
         self._accounts: dict[str, Account] = {}
         self._lanes: dict[str, Lane] = {}
         self._ready: list[tuple[int, str]] = []
-        """A heap of scores and lanes; what does not agree with its lane any more is passed over. So are these."""
+        """A heap of (score, lane); outdated entries are skipped. The next three are heaps of the same kind."""
 
         self._parked: list[tuple[int, str]] = []
         self._active: list[tuple[int, str]] = []
-        self._left: list[tuple[int, str]] = []
+        self._idle: list[tuple[int, str]] = []
         self._by_scope: dict[str, set[str]] = {}
         self._claims: dict[str, tuple[str, int]] = {}
         self.wakes = 0
         """How often something was given back."""
 
         self._woken: dict[str, int] = {}
-        """By scope the number of the last time, of the last `MOST_WOKEN`."""
+        """By scope the number of its last wake, if that is among the last `MOST_WOKEN`."""
 
         self._floor = 0
-        """Where the last user stood that had nothing waiting any more."""
+        """The counter of the user that was the last to have no more jobs waiting."""
 
     def add(self, account: str, lane: str, priority: int, job: Waiting) -> None:
-        """Let a job wait behind those of its lane. A user that comes back is lifted to the least of the active."""
+        """Add a job at the end of its lane. A returning user's counter is raised to the least of the waiting users."""
         known = self._accounts.get(account)
         if known is None or not known.waiting:
             floor = self._least()
@@ -56,30 +56,32 @@ class Lanes:
                 self._count(account, floor - known.counter)
         self._joined(account, known)
         self._lane(account, lane, priority, job.submitted_us, 0).jobs.append(job)
-        self._changed(lane, job.tokens)
+        self._add_tokens(lane, job.tokens)
 
     def put_back(self, account: str, lane: str, priority: int, job: Waiting, turn: tuple[int, int, int]) -> Lane:
-        """Let a job that was taken wait again where it was; `turn` is since when its lane waited, its
-        refusals, and the moment that it was promised last."""
+        """Put a job that was taken back at the front of its lane.
+
+        `turn` is the lane's former `since_us`, `refusals` and `promised_us`.
+        """
         since_us, refusals, promised_us = turn
         known = self._accounts[account]
         known.running -= 1
         self._joined(account, known)
-        found = self._lane(account, lane, priority, since_us, refusals)
-        found.since_us, found.refusals = min(found.since_us, since_us), max(found.refusals, refusals)
-        found.promised_us = max(found.promised_us, promised_us)
-        found.jobs.appendleft(job)
-        self._changed(lane, job.tokens)
+        target = self._lane(account, lane, priority, since_us, refusals)
+        target.since_us, target.refusals = min(target.since_us, since_us), max(target.refusals, refusals)
+        target.promised_us = max(target.promised_us, promised_us)
+        target.jobs.appendleft(job)
+        self._add_tokens(lane, job.tokens)
         self._count(account, -job.tokens)
-        return found
+        return target
 
     def take(self, now_us: int) -> Turn | None:
-        """The job whose turn it is, charged to its user; None where all are parked, or none waits.
+        """Take the job whose turn it is, and charge it to its user; None where all lanes are parked, or no job waits.
 
-        What was refused by a limit that one before it claims is not asked about, and waits with that one.
+        A lane that was refused by a limit which a lane before it claims is parked until that lane may ask again.
         """
         while (until_us := self.due_us()) is not None and until_us <= now_us:
-            self._let_go(self._lanes[heappop(self._parked)[1]])
+            self._unpark(self._lanes[heappop(self._parked)[1]])
         claims = {claim.scope: claim for claim in self.claims(now_us)}
         while self._ready:
             score, name = self._ready[0]
@@ -89,7 +91,7 @@ class Lanes:
                 continue
             claim = claims.get(lane.scope)
             if claim is not None and claim.score < score:
-                self._leave_alone(lane, now_us + claim.after_us, claim.scope)
+                self._park_until(lane, now_us + claim.after_us, claim.scope)
                 continue
             job = lane.jobs.popleft()
             turn = Turn(job, lane.since_us, score, lane.refusals, lane.promised_us)
@@ -103,28 +105,28 @@ class Lanes:
         return None
 
     def remove(self, lane: str, id: str) -> None:
-        """Take out a job that waits, of which nothing was charged. A lane that loses its first may ask at once."""
-        found = self._lanes[lane]
-        job = next(each for each in found.jobs if each.id == id)
-        is_first = found.jobs[0] is job
-        found.jobs.remove(job)
-        if is_first and found.until_us:
-            self._unclaim(found)
-            self._let_go(found)
-        self._removed(found, job)
+        """Remove a waiting job, for which nothing was charged. A lane that loses its first job may ask at once."""
+        target = self._lanes[lane]
+        job = next(waiting for waiting in target.jobs if waiting.id == id)
+        is_first = target.jobs[0] is job
+        target.jobs.remove(job)
+        if is_first and target.until_us:
+            self._unclaim(target)
+            self._unpark(target)
+        self._removed(target, job)
 
     def ended(self, account: str, correction: int) -> None:
-        """A job that was taken has ended; it took so many tokens more than it was charged."""
+        """Record that a taken job has ended; it used `correction` tokens more than it was charged."""
         known = self._accounts[account]
         known.running -= 1
         self._count(account, correction)
         if not known.waiting and not known.running:
-            self._put(self._left, (known.counter, account))
+            self._put(self._idle, (known.counter, account))
 
     def park(self, lane: Lane, now_us: int, until_us: int, scope: str, *, refused: bool) -> None:
-        """Leave a lane alone until a moment; refused by a limit when that was promised, it claims that limit."""
-        self._let_go(lane)
-        self._leave_alone(lane, max(until_us, now_us + 1), scope)
+        """Park a lane until a moment; after `STRICT` refusals at promised moments it claims the limit that refused."""
+        self._unpark(lane)
+        self._park_until(lane, max(until_us, now_us + 1), scope)
         if refused and now_us >= lane.promised_us:
             lane.refusals += 1
             lane.promised_us = lane.until_us
@@ -134,16 +136,16 @@ class Lanes:
                 self._claims[scope] = (lane.name, lane.until_us)
 
     def wake_scopes(self, scopes: tuple[str, ...]) -> None:
-        """Something was given back to limits of these scopes: of each the first that waits for it may ask again."""
+        """Note that something was given back to limits of these scopes; unpark the first lane that waits for each."""
         for scope in scopes:
             self._note_woken(scope)
-            found = [self._lanes[name] for name in self._by_scope.get(scope, ())]
-            if found:
-                lane = min(found, key=lambda each: (each.score, each.name))
-                self._let_go(lane)
+            parked = [self._lanes[name] for name in self._by_scope.get(scope, ())]
+            if parked:
+                lane = min(parked, key=lambda candidate: (candidate.score, candidate.name))
+                self._unpark(lane)
 
     def was_woken(self, scope: str, wakes: int) -> bool:
-        """Whether something was given back to a scope since there were so many `wakes`."""
+        """Whether something was given back to a scope since the number of wakes was `wakes`."""
         return self._woken.get(scope, 0) > wakes
 
     def _note_woken(self, scope: str) -> None:
@@ -154,7 +156,7 @@ class Lanes:
             del self._woken[first]
 
     def claims(self, now_us: int) -> tuple[Claim, ...]:
-        """Claims of limits."""
+        """Return the claims of limits that are in force."""
         for scope, (name, until_us) in list(self._claims.items()):
             if name not in self._lanes or until_us <= now_us:
                 del self._claims[scope]
@@ -163,7 +165,7 @@ class Lanes:
         )
 
     def due_us(self) -> int | None:
-        """When the next parked lane may ask."""
+        """Return when the next parked lane may ask; None where none is parked."""
         while self._parked:
             until_us, name = self._parked[0]
             lane = self._lanes.get(name)
@@ -173,7 +175,7 @@ class Lanes:
         return None
 
     def ahead(self, name: str, id: str) -> tuple[int, int]:
-        """About how many jobs come before one that waits, and until when its lane is parked (0: it is not)."""
+        """Estimate how many jobs come before a waiting job; return that, and until when its lane is parked (0: not)."""
         own = self._lanes[name]
         before, score = 0, own.score
         for job in own.jobs:
@@ -183,12 +185,12 @@ class Lanes:
             score += job.tokens * 1000
         for lane in self._lanes.values():
             if lane is not own and lane.score < score:
-                each = max(1, lane.tokens * 1000 // len(lane.jobs))
-                before += min(len(lane.jobs), -(-(score - lane.score) // each))
+                mean_score = max(1, lane.tokens * 1000 // len(lane.jobs))
+                before += min(len(lane.jobs), -(-(score - lane.score) // mean_score))
         return before, own.until_us
 
     def counter(self, account: str) -> int:
-        """The tokens that a user is taken to have had; 0 for one that is unknown."""
+        """Return the token counter of a user; 0 for an unknown user."""
         known = self._accounts.get(account)
         return 0 if known is None else known.counter
 
@@ -199,7 +201,7 @@ class Lanes:
             self._accounts[account].lanes[name] = lane
         return lane
 
-    def _changed(self, name: str, tokens: int) -> None:
+    def _add_tokens(self, name: str, tokens: int) -> None:
         lane = self._lanes[name]
         lane.tokens += tokens
         self._score(lane)
@@ -209,14 +211,14 @@ class Lanes:
         lane.tokens -= job.tokens
         account.waiting -= 1
         if not lane.jobs:
-            self._let_go(lane)
+            self._unpark(lane)
             self._unclaim(lane)
             del self._lanes[lane.name], account.lanes[lane.name]
         else:
             self._score(lane)
         if not account.waiting:
             self._floor = max(self._floor, account.counter)
-            self._put(self._left, (account.counter, lane.account))
+            self._put(self._idle, (account.counter, lane.account))
 
     def _joined(self, name: str, account: Account) -> None:
         account.waiting += 1
@@ -224,7 +226,7 @@ class Lanes:
             self._put(self._active, (account.counter, name))
 
     def _count(self, name: str, tokens: int) -> None:
-        """Charge a user, which changes where its lanes stand."""
+        """Charge a user, which changes the scores of its lanes."""
         account = self._accounts[name]
         account.counter += tokens
         for lane in account.lanes.values():
@@ -238,7 +240,7 @@ class Lanes:
             self._put(self._ready, (lane.score, lane.name))
 
     def _put(self, heap: list[tuple[int, str]], entry: tuple[int, str]) -> None:
-        """Push on a heap, which has few entries that agree with nothing any more."""
+        """Push an entry on a heap; rebuild the heap if it has many outdated entries."""
         heappush(heap, entry)
         if len(heap) <= 4 * max(len(self._lanes), len(self._accounts)) + _TIDY:
             return
@@ -248,18 +250,18 @@ class Lanes:
         elif heap is self._parked:
             heap[:] = [(lane.until_us, lane.name) for lane in lanes if lane.until_us]
         else:
-            wanted = heap is self._active
-            heap[:] = [(each.counter, name) for name, each in accounts if bool(each.waiting) == wanted]
+            is_waiting = heap is self._active
+            heap[:] = [(account.counter, name) for name, account in accounts if bool(account.waiting) == is_waiting]
         heapify(heap)
 
-    def _leave_alone(self, lane: Lane, until_us: int, scope: str) -> None:
+    def _park_until(self, lane: Lane, until_us: int, scope: str) -> None:
         lane.until_us, lane.scope = until_us, scope
         if scope:
             self._by_scope.setdefault(scope, set()).add(lane.name)
         self._put(self._parked, (until_us, lane.name))
 
-    def _let_go(self, lane: Lane) -> None:
-        """Let a lane ask that may be parked."""
+    def _unpark(self, lane: Lane) -> None:
+        """Let a lane ask now, whether it is parked or not."""
         names = self._by_scope.get(lane.scope)
         if names is not None:
             names.discard(lane.name)
@@ -274,7 +276,7 @@ class Lanes:
             del self._claims[lane.scope]
 
     def _least(self) -> int:
-        """Where a user begins that comes now."""
+        """Return the counter at which a new or returning user begins."""
         while self._active:
             counter, name = self._active[0]
             account = self._accounts.get(name)
@@ -284,9 +286,9 @@ class Lanes:
         return self._floor
 
     def _forget(self, floor: int) -> None:
-        """Forget users that would be lifted to the floor if they came back."""
-        while self._left and self._left[0][0] <= floor:
-            counter, name = heappop(self._left)
+        """Forget idle users whose counters would be raised to the floor if they returned."""
+        while self._idle and self._idle[0][0] <= floor:
+            counter, name = heappop(self._idle)
             account = self._accounts.get(name)
             if account is not None and account.counter == counter and not account.waiting and not account.running:
                 del self._accounts[name]

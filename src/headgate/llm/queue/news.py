@@ -1,4 +1,4 @@
-"""What is told when something happens to jobs: workers, callers that wait for a result, watchers of a position."""
+"""Notification of changes of jobs: to workers, to callers that wait for a result, to watchers of a position."""
 
 from __future__ import annotations
 
@@ -6,58 +6,58 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_FREES = frozenset({"submitted", "parked", "ended", "freed", "cancelled"})
-"""What may let a worker take a job."""
+_FOR_WORKERS = frozenset({"submitted", "parked", "ended", "freed", "cancelled"})
+"""The kinds after which a worker may be able to take a job."""
 
 
 class News:
-    """Events that are set when there is news. For one event loop. `wanted` is called when something waits for it."""
+    """Events that are set at news. For one event loop. `on_wait` is called whenever a waiter registers."""
 
-    def __init__(self, wanted: Callable[[], None] = lambda: None) -> None:
-        self._wanted = wanted
+    def __init__(self, on_wait: Callable[[], None] = lambda: None) -> None:
+        self._on_wait = on_wait
         self._workers: set[asyncio.Event] = set()
-        self._cancels: set[asyncio.Event] = set()
+        self._cancellations: set[asyncio.Event] = set()
         self._watchers: set[asyncio.Event] = set()
         self._by_job: dict[str, set[asyncio.Event]] = {}
 
-    def tell(self, kind: str, id: str) -> None:
-        """Something happened to a job: "submitted", "taken", "parked", "ended", "cancelled"; or a limit was "freed"."""
+    def publish(self, kind: str, id: str) -> None:
+        """Notify of a change: a job was "submitted", "taken", "parked", "ended" or "cancelled", or a limit "freed"."""
         for event in self._by_job.get(id, ()):
             event.set()
-        for event in self._workers if kind in _FREES else ():
+        for event in self._workers if kind in _FOR_WORKERS else ():
             event.set()
-        for event in self._cancels if kind == "cancelled" else ():
+        for event in self._cancellations if kind == "cancelled" else ():
             event.set()
         for event in self._watchers:
             event.set()
 
-    def tell_all(self) -> None:
-        """News may have been missed: all look again."""
-        for events in (self._workers, self._cancels, self._watchers, *self._by_job.values()):
+    def publish_all(self) -> None:
+        """Notify all waiters, as news may have been missed: they look again."""
+        for events in (self._workers, self._cancellations, self._watchers, *self._by_job.values()):
             for event in events:
                 event.set()
 
     @contextmanager
     def for_worker(self) -> Iterator[asyncio.Event]:
-        """An event that is set when a job may be taken."""
+        """Provide an event that is set when a job may be taken."""
         with self._among(self._workers) as event:
             yield event
 
     @contextmanager
-    def of_cancels(self) -> Iterator[asyncio.Event]:
-        """An event that is set when a job was cancelled that runs."""
-        with self._among(self._cancels) as event:
+    def for_cancellations(self) -> Iterator[asyncio.Event]:
+        """Provide an event that is set when a running job was cancelled."""
+        with self._among(self._cancellations) as event:
             yield event
 
     @contextmanager
-    def of_any(self) -> Iterator[asyncio.Event]:
-        """An event that is set when positions may have changed."""
+    def for_any(self) -> Iterator[asyncio.Event]:
+        """Provide an event that is set when positions may have changed."""
         with self._among(self._watchers) as event:
             yield event
 
     @contextmanager
-    def of_job(self, id: str) -> Iterator[asyncio.Event]:
-        """An event that is set when something happened to a job."""
+    def for_job(self, id: str) -> Iterator[asyncio.Event]:
+        """Provide an event that is set at each change of a job."""
         events = self._by_job.setdefault(id, set())
         try:
             with self._among(events) as event:
@@ -70,15 +70,15 @@ class News:
     def _among(self, events: set[asyncio.Event]) -> Iterator[asyncio.Event]:
         event = asyncio.Event()
         events.add(event)
-        self._wanted()
+        self._on_wait()
         try:
             yield event
         finally:
             events.discard(event)
 
 
-async def heard(event: asyncio.Event, within_s: float | None) -> bool:
-    """Whether an event was set in time; it is cleared."""
+async def wait_for(event: asyncio.Event, within_s: float | None) -> bool:
+    """Wait for an event and clear it; return whether it was set in time."""
     try:
         async with asyncio.timeout(within_s):
             await event.wait()

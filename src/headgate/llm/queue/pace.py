@@ -1,6 +1,6 @@
-"""How many jobs a worker runs at one time: more while the provider answers, half as many when it is too busy.
+"""How many jobs a worker runs at one time: more while the provider answers, half as many when it is overloaded.
 
-Additive increase, multiplicative decrease, as in congestion control (RFC 5681, section 3.1). Pure but for its numbers.
+Additive increase, multiplicative decrease, as in congestion control (RFC 5681, section 3.1). No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ _LONGEST_PAUSE_US = 300_000_000
 
 
 class Pace:
-    """Begins with `start` jobs at one time, and goes up to `most`. Width in thousandths of a job."""
+    """The number of concurrent jobs: begins with `start` and grows up to `most`. Internally in thousandths of a job."""
 
     def __init__(self, start: int = 2, most: int = 64) -> None:
         for name, value in (("start", start), ("most", most)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
                 raise ConfigError(f"{name} is a whole number of jobs from 1 to 10,000, not {str(value)[:40]!r}")
         if start > most:
-            raise ConfigError(f"start is at most as many jobs as most, not {start} of {most}")
+            raise ConfigError(f"start is at most as large as most, not {start} of {most}")
         self._width = start * _WHOLE
         self._most = most * _WHOLE
         self._pauses = 0
         self.paused_until_us = 0
-        """Nothing is sent before: the provider said so, or was too busy."""
+        """No call is sent before this moment: the provider asked for that, or was overloaded."""
 
     @property
     def width(self) -> int:
@@ -38,14 +38,14 @@ class Pace:
         return self._most // _WHOLE
 
     def succeeded(self) -> None:
-        """An answer came: a job more for each round of answers."""
+        """Record an answer: the width grows by one job for each round of answers."""
         self._pauses = 0
         self._width = min(self._most, self._width + max(1, _WHOLE * _WHOLE // self._width))
 
     def busy(self, now_us: int, sent_us: int, retry_after_us: int | None) -> int:
-        """The provider was too busy for a call that was sent at a moment; gives when to ask again.
+        """Record that the provider was overloaded for a call sent at `sent_us`; return when to send again.
 
-        Calls that were sent before it said so for the first time tell nothing new: they halve nothing again.
+        Calls that were sent before the current pause was announced report the same overload: they halve nothing again.
         """
         if sent_us >= self.paused_until_us:
             self._width = max(_WHOLE, self._width // 2)
@@ -56,5 +56,5 @@ class Pace:
 
 
 def pause_of(attempt: int) -> int:
-    """How long to wait before a further attempt where the provider names no wait: 1 s, 2 s, 4 s, up to 5 minutes."""
+    """Return the microseconds to wait before another try if the provider states no wait: 1 s, 2 s, 4 s to 5 minutes."""
     return min(_LONGEST_PAUSE_US, _FIRST_PAUSE_US << max(0, min(attempt, 20) - 1))

@@ -17,15 +17,15 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("a worker that sends jobs to a provider's URL", extra="httpx") from error
 
 _ANTHROPIC_VERSION = "2023-06-01"
-_SHOWN = 300
-_KEY_REFUSED = 401
+_QUOTED = 300
+_UNAUTHORIZED = 401
 
 
 class HttpProvider:
-    """Sends the body of a job to `URL` and its path, and gives the answer: `async with HttpProvider(url) as ask`.
+    """Sends the body of a job to its path below `url`, and returns the answer: `async with HttpProvider(url) as ask`.
 
-    `key` goes as OpenAI's dialect has it, or Anthropic's for its path. The job's id is its idempotency key. An answer
-    may have `most_bytes`; a call may take `timeout` seconds. Raises ConfigError for what is no URL, or no key.
+    `key` is sent as OpenAI's API takes it, or as Anthropic's for its path. The job's id is the idempotency key. An
+    answer has at most `most_bytes`; a call takes at most `timeout` seconds. Raises ConfigError for a bad URL or key.
     """
 
     def __init__(self, url: str, key: str = "", *, timeout: float = 600.0, most_bytes: int = 16 << 20) -> None:
@@ -33,8 +33,8 @@ class HttpProvider:
             raise ConfigError("a provider is the URL of its API, such as https://api.openai.com/v1")
         if "@" in urlsplit(url).netloc:
             raise ConfigError("a provider's URL has no user and no password; its key is given apart")
-        key = key.strip()  # files of keys end in a line's end
-        if not key.isascii() or not key.isprintable():  # the client's own error would show it to the caller
+        key = key.strip()  # key files end with a newline
+        if not key.isascii() or not key.isprintable():  # httpx's own error would show the key to the caller
             raise ConfigError("the provider's key cannot be sent in a header: a key is printable ASCII on one line")
         self._url = url
         self._key = key
@@ -42,7 +42,7 @@ class HttpProvider:
         self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None))
 
     async def __call__(self, job: QueuedCall, call: Any) -> Any:
-        """The answer; raises ProviderError where there is none."""
+        """Send a job and return the answer; raises ProviderError if the provider's status is not 200."""
         headers = {"content-type": "application/json", "idempotency-key": job.id}
         if job.path.endswith("/messages"):
             headers |= {"anthropic-version": _ANTHROPIC_VERSION, **({"x-api-key": self._key} if self._key else {})}
@@ -52,27 +52,27 @@ class HttpProvider:
         async with self._client.stream(
             "POST", url_at(self._url, job.path), content=content, headers=headers
         ) as response:
-            told = bytearray()
-            async for part in response.aiter_bytes():
-                told += part
-                if len(told) > self._most_bytes:
+            received = bytearray()
+            async for chunk in response.aiter_bytes():
+                received += chunk
+                if len(received) > self._most_bytes:
                     raise ValueError(f"the provider's answer has more than {self._most_bytes:,} bytes")
         if response.status_code != 200:
-            said = told[:_SHOWN].decode("utf-8", "replace")
-            if response.status_code == _KEY_REFUSED:  # it may quote the key, which is not for callers
-                said = "it does not take the key"
+            message = received[:_QUOTED].decode("utf-8", "replace")
+            if response.status_code == _UNAUTHORIZED:  # the response may quote the key, which callers must not see
+                message = "it does not take the key"
             wait_us = retry_after_us(response.headers)
             raise ProviderError(
-                f"the provider answered {response.status_code}: {said}",
+                f"the provider answered {response.status_code}: {message}",
                 status=response.status_code,
                 retry_after=None if wait_us is None else wait_us / 1e6,
                 should_retry=should_retry(response.headers),
             )
         try:
-            return json.loads(told)
+            return json.loads(received)
         except ValueError:
             raise ValueError(
-                f"the provider's answer is no JSON: {told[:_SHOWN].decode('utf-8', 'replace')!r}"
+                f"the provider's answer is no JSON: {received[:_QUOTED].decode('utf-8', 'replace')!r}"
             ) from None
 
     async def __aenter__(self) -> HttpProvider:
@@ -83,10 +83,10 @@ class HttpProvider:
 
 
 def _is_api(url: str) -> bool:
-    """Whether paths can be put behind a URL, and asked for."""
+    """Whether a URL can be extended by paths and requested."""
     try:
         parts = urlsplit(url)
         is_reachable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # half an address in brackets, or a port that is none
+    except ValueError:  # an unclosed bracket of an IPv6 address, or an invalid port
         return False
     return is_reachable and url.isprintable() and not (parts.query or parts.fragment)

@@ -1,4 +1,4 @@
-"""The queue as programs use it: jobs that wait for capacity instead of being refused."""
+"""The queue's interface for programs: jobs that wait for capacity instead of being refused."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from headgate.llm.inputs import count_input
 from headgate.llm.queue.asking import ScopeOf
 from headgate.llm.queue.attempt import PAUSE_S, Handler
 from headgate.llm.queue.backlog import Backlog, Bounds, Fairness
-from headgate.llm.queue.job import CHAT_PATH, LONGEST_DEADLINE_S, Job, Position, order_of
+from headgate.llm.queue.job import CHAT_PATH, LONGEST_DEADLINE_S, Job, Position, job_request
 from headgate.llm.queue.memory import MemoryBacklog
-from headgate.llm.queue.news import heard
+from headgate.llm.queue.news import wait_for
 from headgate.llm.queue.pace import Pace
 from headgate.llm.queue.redis import RedisBacklog, check_name
 from headgate.llm.queue.worker import INLINE_BYTES, LlmWorker
 from headgate.stores.redis.url import is_redis
 
-UNSAID_OUTPUT = 1_000
-"""Tokens that a job is taken to make whose body does not say how many it may."""
+DEFAULT_OUTPUT = 1_000
+"""The output tokens that are assumed for a body without a maximum."""
 
 _LEAST_S = 0.02
-"""A place whose clock is behind is not asked more often than so."""
+"""A backlog whose clock is behind is not queried more often than this."""
 
 _MOST_TOKENS = 1 << 32
 _FOREVER_S = 1e9
 
 
 class AsyncLlmQueue:
-    """Jobs that wait for what a gate admits. For one event loop; `LlmQueue` is the same for threads.
+    """Jobs that wait until a gate admits them. For one event loop; `LlmQueue` is the same for threads.
 
-    `store` is "memory://", or the URL of a Redis or Valkey that keeps the jobs and that many processes share; `name`
-    tells several queues there apart, and a worker that says nothing for `lease` seconds has lost its jobs to others.
-    `gate` is asked by workers alone: a process that only submits needs none.
+    `store` is "memory://", or the URL of a Redis or Valkey that stores the jobs and that many processes share; `name`
+    distinguishes several queues there. A worker that is silent for `lease` seconds loses its jobs to other workers.
+    Only workers use `gate`: a process that only submits needs none.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class AsyncLlmQueue:
     ) -> None:
         self.gate = gate
         self.clock = check_clock(clock) or SYSTEM_CLOCK
-        self.backlog = _opened(store, name, bounds or Bounds(), fairness or Fairness(), lease, clock)
+        self.backlog = _backlog(store, name, bounds or Bounds(), fairness or Fairness(), lease, clock)
 
     async def submit(
         self,
@@ -71,55 +71,58 @@ class AsyncLlmQueue:
         path: str = CHAT_PATH,
         tokens: int | None = None,
     ) -> Job:
-        """Queue the body of a call; gives the job, which waits.
+        """Queue the body of a call; return the job, which waits.
 
-        `deadline` is in seconds from now: a job that was not started by then expires. With an `id` of your own a call
-        that is repeated gives the job that is there already (`repeated`), and raises ConflictingId if that is another.
-        `tokens` is what the job is charged in the order of users until the truth is known; by default it is counted.
-        Raises QueueFull, and ArgumentError for what no provider could be sent.
+        `deadline` is in seconds from now: a job that was not started by then expires. With an `id` of your own, a
+        repeated call returns the existing job (`repeated`), and raises ConflictingId if that is a different one.
+        `tokens` is what the job is charged in the order of users until its usage is known; by default it is estimated.
+        Raises QueueFull, and ArgumentError for a body that could not be sent to any provider.
         """
         caller = Caller(key, user, team, organisation, tier)
-        order = order_of(
+        request = job_request(
             body, caller, id=id, path=path, priority=priority, tokens=1, deadline_us=self._deadline_us(deadline)
         )
-        if order.size > self.backlog.bounds.body_bytes:
-            raise ArgumentError(f"a body has at most {self.backlog.bounds.body_bytes:,} bytes, not {order.size:,}")
+        if request.size > self.backlog.bounds.body_bytes:
+            raise ArgumentError(f"a body has at most {self.backlog.bounds.body_bytes:,} bytes, not {request.size:,}")
         if tokens is None:
-            count = order.size > INLINE_BYTES
-            tokens = await asyncio.to_thread(estimate, body) if count else estimate(body)
+            is_long = request.size > INLINE_BYTES
+            tokens = await asyncio.to_thread(estimate, body) if is_long else estimate(body)
         elif isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 <= tokens <= _MOST_TOKENS:
             raise ArgumentError(f"tokens is a whole number from 0 to {_MOST_TOKENS:,}, not {str(tokens)[:40]!r}")
-        return await self.backlog.submit(order._replace(tokens=max(1, tokens)))
+        return await self.backlog.submit(request._replace(tokens=max(1, tokens)))
 
     async def result(self, id: str, timeout: float | None = None) -> Job:
-        """The job when it has ended, however it did; raises TimeoutError after so many seconds, and UnknownJob."""
+        """Wait until a job has ended, in whatever state, and return it; raises TimeoutError, and UnknownJob.
+
+        `timeout` is in seconds.
+        """
         timeout = _timeout_s(timeout)
-        with self.backlog.news.of_job(id) as event:
+        with self.backlog.news.for_job(id) as event:
             async with asyncio.timeout(timeout):
                 job = await self.backlog.get(id)
                 while not job.ended:
-                    await heard(event, self._until_deadline_s(job))
+                    await wait_for(event, self._until_deadline_s(job))
                     try:
                         job = await self.backlog.get(id)
                     except StoreError as error:
                         if not error.transient:
                             raise
-                        event.set()  # it is asked again when it answers
+                        event.set()  # get the job again after the pause
                         await asyncio.sleep(PAUSE_S)
                 return job
 
     async def get(self, id: str) -> Job:
-        """The job as it stands; raises UnknownJob."""
+        """Return a job in its current state; raises UnknownJob."""
         return await self.backlog.get(id)
 
     async def position(self, id: str) -> Position:
-        """Where a job stands, and when it may start; raises UnknownJob."""
+        """Return the position of a job, and when it may start; raises UnknownJob."""
         return await self.backlog.position(id)
 
     async def positions(self, id: str, every: float = 1.0) -> AsyncGenerator[Position, None]:
-        """Where a job stands, now and after each change, at most every so many seconds; ends when the job has."""
+        """Yield a job's position now and after each change, at most once in `every` seconds; ends with the job."""
         last = None
-        with self.backlog.news.of_any() as event:
+        with self.backlog.news.for_any() as event:
             while True:
                 event.clear()
                 position = await self.backlog.position(id)
@@ -128,11 +131,11 @@ class AsyncLlmQueue:
                     yield position
                 if position.state not in ("waiting", "running"):
                     return
-                await heard(event, self._until_deadline_s(await self.backlog.get(id)))
+                await wait_for(event, self._until_deadline_s(await self.backlog.get(id)))
                 await asyncio.sleep(every)
 
     async def cancel(self, id: str) -> Job:
-        """End a job, and give how it stands: one that runs is stopped, one that has ended stays as it is."""
+        """End a job, and return it: a running job is stopped, a job that has ended does not change."""
         return await self.backlog.cancel(id)
 
     def worker(
@@ -145,13 +148,13 @@ class AsyncLlmQueue:
         scope_of: ScopeOf | None = None,
         name: str | None = None,
     ) -> LlmWorker:
-        """What serves this queue with a handler: `async with queue.worker(ask):`, or `await worker.run()`."""
+        """Return a worker that serves this queue: `async with queue.worker(ask):`, or `await worker.run()`."""
         if self.gate is None:
             raise ConfigError("a worker asks a gate before each job: AsyncLlmQueue(gate, ...)")
-        own = name or f"worker-{os.urandom(6).hex()}"
+        worker_name = name or f"worker-{os.urandom(6).hex()}"
         return LlmWorker(
             self.backlog, self.gate, handler, clock=self.clock, pace=pace or Pace(), retries=retries,
-            when_lost=when_lost, scope_of=scope_of, name=own,
+            when_lost=when_lost, scope_of=scope_of, name=worker_name,
         )  # fmt: skip
 
     async def close(self) -> None:
@@ -172,19 +175,19 @@ class AsyncLlmQueue:
         if not is_number or (isinstance(deadline, float) and not math.isfinite(deadline)):
             raise ArgumentError(f"deadline is a number of seconds from now, not {str(deadline)[:40]!r}")
         if not 0 < deadline <= LONGEST_DEADLINE_S:
-            told = brief_number(deadline) if isinstance(deadline, int) else repr(deadline)
-            raise ArgumentError(f"deadline is above 0 and at most {LONGEST_DEADLINE_S:,} seconds, not {told}")
+            stated = brief_number(deadline) if isinstance(deadline, int) else repr(deadline)
+            raise ArgumentError(f"deadline is above 0 and at most {LONGEST_DEADLINE_S:,} seconds, not {stated}")
         return max(1, round(deadline * US_PER_SECOND))
 
     def _until_deadline_s(self, job: Job) -> float | None:
-        """How long until a job that waits expires, so that this shows without a worker, too."""
+        """Return the seconds until a waiting job expires, so that its expiry is noticed without a worker, too."""
         if not job.deadline_us or job.state != "waiting":
             return None
         return max(_LEAST_S, (job.deadline_us - self.clock.now_us()) / US_PER_SECOND)
 
 
 def _timeout_s(timeout: float | None) -> float | None:
-    """A timeout as an event loop takes it; raises ArgumentError for what is no number."""
+    """Clamp a timeout to what an event loop takes; raises ArgumentError for anything but a number or None."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout != timeout:
@@ -193,17 +196,17 @@ def _timeout_s(timeout: float | None) -> float | None:
 
 
 def estimate(body: Mapping[str, Any]) -> int:
-    """About how many tokens a call takes: those that it sends, and the most that it may make."""
-    made = max(_count(body.get(name)) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
-    times = max(1, _count(body.get("n")), _count(body.get("best_of")))
-    return min(_MOST_TOKENS, count_input(body, str(body["model"])).tokens + (made or UNSAID_OUTPUT) * times)
+    """Estimate how many tokens a call uses: its input, and its maximum output."""
+    max_output = max(_count(body.get(name)) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
+    choices = max(1, _count(body.get("n")), _count(body.get("best_of")))
+    return min(_MOST_TOKENS, count_input(body, str(body["model"])).tokens + (max_output or DEFAULT_OUTPUT) * choices)
 
 
-def _count(told: Any) -> int:
-    return min(told, _MOST_TOKENS) if isinstance(told, int) and not isinstance(told, bool) and told > 0 else 0
+def _count(value: Any) -> int:
+    return min(value, _MOST_TOKENS) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def _opened(store: str, name: str, bounds: Bounds, fairness: Fairness, lease: float, clock: Clock | None) -> Backlog:
+def _backlog(store: str, name: str, bounds: Bounds, fairness: Fairness, lease: float, clock: Clock | None) -> Backlog:
     if store == "memory://":
         return MemoryBacklog(bounds, fairness, clock or SYSTEM_CLOCK)
     if not isinstance(store, str) or not is_redis(store):

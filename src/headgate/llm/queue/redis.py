@@ -1,7 +1,7 @@
-"""Jobs in a Redis or Valkey, which many processes share and which outlive them: `lua/queue.lua` is what is done there.
+"""Jobs in a Redis or Valkey, which many processes share and which outlive them; the operations are in `lua/queue.lua`.
 
-Each call is one script. News comes over a connection of its own that reads a stream and waits there for more; it is
-open from the first that waits for news until `close`.
+Each call runs one script. News is read from a stream, by blocking reads on a separate connection; it is open from the
+first time that something waits for news until `close`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headgate.clock import Clock
 from headgate.errors import ConfigError, ConflictingId, MissingExtraError, StoreError
 from headgate.llm.entry import Caller
 from headgate.llm.queue.backlog import Bounds, Claim, Fairness, Finished, Gone, Nothing, Taken
-from headgate.llm.queue.job import Job, JobState, Order, Position, QueueFull, UnknownJob
+from headgate.llm.queue.job import Job, JobRequest, JobState, Position, QueueFull, UnknownJob
 from headgate.llm.queue.memory import answer_of, starts_in
 from headgate.llm.queue.news import News
 from headgate.stores.redis.eviction import EvictionNotice
@@ -27,7 +27,7 @@ from headgate.stores.url_parts import split_url
 log = logging.getLogger("headgate")
 
 TIMEOUT_S = 1.0
-"""The deadline of a call, unless the URL says otherwise."""
+"""The timeout of a call, unless the URL has another."""
 
 _BLOCK_MS = 10_000
 _LEEWAY_S = 5.0
@@ -36,9 +36,9 @@ _READ_AT_ONCE = 100
 
 
 class RedisBacklog:
-    """`Backlog` in a Redis, at its URL: a single server, behind Sentinels, or a Cluster.
+    """`Backlog` in a Redis, by its URL: a single server, one behind Sentinels, or a Cluster.
 
-    `lease_s` is after how long a worker that says nothing is dead. With a `clock` its moments count, else the server's.
+    A worker that is silent for `lease_s` is dead. Moments are those of `clock`, by default the server's.
     """
 
     def __init__(
@@ -60,37 +60,45 @@ class RedisBacklog:
         self._reader: asyncio.Task[None] | None = None
         self._script = _script()
 
-    async def submit(self, order: Order) -> Job:
+    async def submit(self, request: JobRequest) -> Job:
         bounds = self.bounds
         reply = await self._run(
-            "submit", order.id, order.account, order.lane, order.digest, order.priority, order.tokens,
-            order.deadline_us, json.dumps(order.caller), order.model, order.path, order.body,
+            "submit", request.id, request.account, request.lane, request.digest, request.priority, request.tokens,
+            request.deadline_us, json.dumps(request.caller), request.model, request.path, request.body,
             bounds.jobs, bounds.bytes, bounds.user_jobs, bounds.user_bytes,
         )  # fmt: skip
         if reply[0] == b"conflict":
-            raise ConflictingId(f"the id {order.id!r} is that of another job: a new job needs an id of its own")
+            raise ConflictingId(f"the id {request.id!r} is that of another job: a new job needs an id of its own")
         if reply[0] == b"full":
             bound = reply[1].decode()
             raise QueueFull(bound, getattr(bounds, bound))
-        return _job(order.id, reply)
+        return _job(request.id, reply)
 
     async def take(self, worker: str) -> Taken | Nothing:
         reply = await self._run("take", worker)
         if reply[0] == b"nothing":
             return Nothing(None if reply[1] < 0 else reply[1])
-        _, id, fields, told, claims = reply
-        state, hold, attempts, deliveries, since_us, score, refusals, promised_us, answer, former = told
-        given = dict(zip(fields[::2], fields[1::2], strict=True))
+        _, id, fields, state_fields, claims = reply
+        state, hold, attempts, deliveries, since_us, score, refusals, promised_us, answer, former = state_fields
+        entry = dict(zip(fields[::2], fields[1::2], strict=True))
         return Taken(
-            id.decode(), Caller(*json.loads(given[b"c"])), given[b"m"].decode(), given[b"path"].decode(),
-            given[b"body"], state.decode(), int(hold), int(attempts), int(deliveries), int(since_us), int(score),
+            id.decode(), Caller(*json.loads(entry[b"c"])), entry[b"m"].decode(), entry[b"path"].decode(),
+            entry[b"body"], state.decode(), int(hold), int(attempts), int(deliveries), int(since_us), int(score),
             int(refusals), int(promised_us), _claims(claims), answer or b"", int(former or 0),
         )  # fmt: skip
 
     async def park(
-        self, worker: str, taken: Taken, after_us: int, scope: str = "", *, refused: bool, burnt: bool, failed: bool
+        self,
+        worker: str,
+        taken: Taken,
+        after_us: int,
+        scope: str = "",
+        *,
+        refused: bool,
+        settled: bool,
+        failed: bool,
     ) -> bool:
-        reply = await self._run("park", worker, taken.id, after_us, scope, int(refused), int(burnt), int(failed))
+        reply = await self._run("park", worker, taken.id, after_us, scope, int(refused), int(settled), int(failed))
         return bool(reply[0] == b"parked")
 
     async def renew(self, worker: str, taken: Taken) -> Taken | None:
@@ -150,25 +158,25 @@ class RedisBacklog:
             self._lease_ms,
             *arguments,
         )
-        written = [each if isinstance(each, bytes) else str(each).encode() for each in settings]
-        return await self._link.run(self._script.call([self._stream], written))
+        encoded = [setting if isinstance(setting, bytes) else str(setting).encode() for setting in settings]
+        return await self._link.run(self._script.call([self._stream], encoded))
 
     def _listen(self) -> None:
-        """Read news from now on; called when the first waits for it."""
+        """Start reading news, unless it is being read; called whenever something waits for news."""
         if self._reader is None or self._reader.done():
             self._reader = asyncio.get_running_loop().create_task(self._read())
 
     async def _read(self) -> None:
-        """Tell what the stream of news tells. What is missed while it cannot be read makes all look again."""
-        told = False
+        """Publish the entries of the news stream. After a time when it could not be read, notify all waiters."""
+        is_logged = False
         while True:
             try:
                 newest = await self._reading_link.ask(
                     self._news_stream, ("XREVRANGE", self._news_stream, "+", "-", "COUNT", 1)
                 )
                 last = newest[0][0] if newest else b"0-0"
-                self.news.tell_all()
-                told = False
+                self.news.publish_all()
+                is_logged = False
                 while True:
                     reply = await self._reading_link.ask(
                         self._news_stream,
@@ -176,16 +184,16 @@ class RedisBacklog:
                     )
                     for id, fields in reply[0][1] if reply else ():
                         last = id
-                        self.news.tell(fields[1].decode(), fields[3].decode())
+                        self.news.publish(fields[1].decode(), fields[3].decode())
             except StoreError as error:
-                if not told:
+                if not is_logged:
                     log.warning("news of a queue cannot be read, and is tried again: %s", error)
-                told = True
+                is_logged = True
                 await asyncio.sleep(_PAUSE_S)
 
 
 class _Script:
-    """The script of the queue."""
+    """The Lua script of the queue."""
 
     def __init__(self, text: str) -> None:
         from headgate.stores.redis.commands import ScriptCall
@@ -210,20 +218,22 @@ def _link_to(place: Place) -> Any:
     return AsyncLink(place, None, place.shown, {}, EvictionNotice(place.shown))
 
 
-def _claims(told: list[bytes]) -> tuple[Claim, ...]:
+def _claims(reply: list[bytes]) -> tuple[Claim, ...]:
     return tuple(
         Claim(scope.decode(), int(score), int(after_us))
-        for scope, score, after_us in zip(told[::3], told[1::3], told[2::3], strict=True)
+        for scope, score, after_us in zip(reply[::3], reply[1::3], reply[2::3], strict=True)
     )
 
 
 def _job(id: str, reply: list[Any]) -> Job:
-    """A job as the script shows it; raises UnknownJob where there is none."""
+    """Parse a job from the script's reply; raises UnknownJob where there is none."""
     _, repeated, fields = reply
     state, caller, model, *numbers, answer, error, limit, known = fields
     if not known:
         raise UnknownJob(id)
-    priority, tokens, submitted_us, started_us, ended_us, deadline_us, attempts = (int(each or 0) for each in numbers)
+    priority, tokens, submitted_us, started_us, ended_us, deadline_us, attempts = (
+        int(number or 0) for number in numbers
+    )
     return Job(
         id, Caller(*json.loads(caller)), model.decode(), state.decode(), priority, tokens, submitted_us, started_us,
         ended_us, deadline_us, attempts, answer_of(answer or b""), (error or b"").decode(), (limit or b"").decode(),
@@ -232,7 +242,7 @@ def _job(id: str, reply: list[Any]) -> Job:
 
 
 def check_name(name: str) -> str:
-    """The name of a queue; raises ConfigError."""
-    if not name or len(name) > 60 or not all(letter.isalnum() or letter in "._-" for letter in name):
+    """Return a valid name of a queue; raises ConfigError for any other."""
+    if not name or len(name) > 60 or not all(character.isalnum() or character in "._-" for character in name):
         raise ConfigError(f"the name of a queue is up to 60 letters, digits, . _ or -, not {name[:70]!r}")
     return name

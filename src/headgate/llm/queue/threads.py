@@ -1,6 +1,6 @@
-"""The queue for programs of threads: the names of `AsyncLlmQueue`, each of which waits for its answer.
+"""The queue for threaded programs: the methods of `AsyncLlmQueue`, each of which blocks until it has its result.
 
-An event loop on a thread of its own does what is asked, from the first call until `close`.
+An event loop on a separate thread does the work, from the first call until `close`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class LlmQueue:
-    """Jobs that wait for what a gate admits; safe under threads. Arguments are those of `AsyncLlmQueue`."""
+    """Jobs that wait until a gate admits them; thread-safe. The arguments are those of `AsyncLlmQueue`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class LlmQueue:
         told_of_forks(self)
 
     def _renew(self) -> None:
-        """Begin with nothing: at first, and in a child process, where the loop and what it has are the parent's."""
+        """Set the initial state: at first, and in a child process, where the loop and its tasks are the parent's."""
         self._queue = self._make()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,13 +93,13 @@ class LlmQueue:
 
     def positions(self, id: str, every: float = 1.0) -> Generator[Position, None, None]:
         """See `AsyncLlmQueue.positions`."""
-        told = self._queue.positions(id, every)
+        iterator = self._queue.positions(id, every)
         try:
-            while (position := self.ask(_next(told))) is not None:
+            while (position := self.ask(_next(iterator))) is not None:
                 yield position
         finally:
             if threading.current_thread() is not self._thread and not self._closed:
-                self.ask(told.aclose())
+                self.ask(iterator.aclose())
 
     def cancel(self, id: str) -> Job:
         """See `AsyncLlmQueue.cancel`."""
@@ -115,19 +115,19 @@ class LlmQueue:
         scope_of: ScopeOf | None = None,
         name: str | None = None,
     ) -> ThreadWorker:
-        """What serves this queue with a handler: `with queue.worker(ask):`, or `worker.run()`.
+        """Return a worker that serves this queue: `with queue.worker(ask):`, or `worker.run()`.
 
-        A handler that is a plain function runs on threads of the worker, as many as it has jobs: it cannot be stopped
-        there, so that of a job that is cancelled it goes on, and its answer is dropped. One that is `async` runs on
-        the queue's event loop. The queue's gate is an `AsyncLlmGate`. See `AsyncLlmQueue.worker`.
+        A handler that is a plain function runs on threads of the worker, one for each running job. It cannot be stopped
+        there: if its job is cancelled, it runs on, and its answer is dropped. An `async` handler runs on the queue's
+        event loop. The queue's gate is an `AsyncLlmGate`. See `AsyncLlmQueue.worker`.
         """
         if self.gate is not None and not iscoroutinefunction(getattr(self.gate, "reserve", None)):
             raise ConfigError(f"a worker asks an AsyncLlmGate, on an event loop of the queue, not {self.gate!r:.80}")
-        own = pace or Pace()
-        threads = None if iscoroutinefunction(handler) else HandlerThreads(handler, own.most)
-        asked = not_exiting(threads or handler)
-        how: dict[str, Any] = {"retries": retries, "when_lost": when_lost, "scope_of": scope_of, "name": name}
-        return ThreadWorker(self, self._queue.worker(asked, pace=own, **how), threads)
+        own_pace = pace or Pace()
+        threads = None if iscoroutinefunction(handler) else HandlerThreads(handler, own_pace.most)
+        guarded = not_exiting(threads or handler)
+        options: dict[str, Any] = {"retries": retries, "when_lost": when_lost, "scope_of": scope_of, "name": name}
+        return ThreadWorker(self, self._queue.worker(guarded, pace=own_pace, **options), threads)
 
     def close(self) -> None:
         """Close connections, and end the event loop; jobs in a Redis stay."""
@@ -145,17 +145,17 @@ class LlmQueue:
         self.close()
 
     def ask(self, step: Coroutine[Any, Any, T]) -> T:
-        """Wait for what the event loop does, on another thread than its own."""
+        """Run a step on the event loop, and wait for its result; not for the event loop's own thread."""
         try:
             loop = self._running()
         except Exception:
             step.close()
             raise
-        doing = asyncio.run_coroutine_threadsafe(step, loop)
+        future = asyncio.run_coroutine_threadsafe(step, loop)
         try:
-            return doing.result()
+            return future.result()
         except BaseException:
-            doing.cancel()  # where this thread was interrupted
+            future.cancel()  # this thread may have been interrupted
             raise
 
     def _running(self) -> asyncio.AbstractEventLoop:
@@ -171,13 +171,13 @@ class LlmQueue:
             return self._loop
 
     def call_soon(self, step: Callable[[], object]) -> None:
-        """Have the event loop do a step, if there is one."""
+        """Schedule a step on the event loop, if there is one."""
         loop = self._loop
         if loop is not None:
             loop.call_soon_threadsafe(step)
 
     def after_fork(self) -> None:
-        """In a child process."""
+        """Start anew in a child process."""
         self._renew()
 
 
@@ -200,16 +200,16 @@ class ThreadWorker:
 
     @property
     def running(self) -> int:
-        """How many jobs it has now."""
+        """How many jobs the worker has now."""
         return self._worker.running
 
     def run(self) -> None:
-        """Serve until `stop`; a worker that is interrupted gives its jobs back."""
+        """Serve until `stop`; a worker that is interrupted puts its jobs back."""
         with self:
             self._queue.ask(self._ended())
 
     def stop(self) -> None:
-        """Take no more jobs; `run` ends when those that it has are done."""
+        """Take no more jobs; `run` ends when the running jobs have ended."""
         self._queue.call_soon(self._worker.stop)
 
     def __enter__(self) -> ThreadWorker:
@@ -241,8 +241,8 @@ class ThreadWorker:
             self._task.result()
 
 
-async def _next(told: AsyncGenerator[Position, None]) -> Position | None:
-    return await anext(told, None)
+async def _next(iterator: AsyncGenerator[Position, None]) -> Position | None:
+    return await anext(iterator, None)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -250,10 +250,10 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
+        unfinished = asyncio.all_tasks(loop)
+        for task in unfinished:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(asyncio.gather(*unfinished, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()

@@ -1,7 +1,7 @@
-"""A worker: takes the next job, asks the gate for it, and has it done.
+"""A worker: takes the next job, reserves what it needs at the gate, and runs its handler.
 
-It never polls: it sleeps until something happens to a job, or until the next promised moment. What the gate refuses
-waits until then, while jobs whose limits admit them are served.
+It never polls: it sleeps until a job changes, or until the next promised moment. A job that the gate refuses waits
+until the promised moment, while jobs that their limits admit are served.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from headgate.clock import US_PER_SECOND, Clock
 from headgate.errors import ArgumentError, ConfigError, ConflictingId, HeadgateError, StoreError
 from headgate.llm.dialects.paths import DIALECTS
 from headgate.llm.inputs import count_input
-from headgate.llm.queue.asking import AskedGate, HeldCall, ScopeOf, has_lapsed, never_reason, scopes_by_rules
-from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, give_back, settle
+from headgate.llm.queue.asking import HeldCall, QueueGate, ScopeOf, has_lapsed, never_reason, scopes_by_rules
+from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, settle, settle_and_wake
 from headgate.llm.queue.backlog import Backlog, Nothing, Taken
-from headgate.llm.queue.news import heard
+from headgate.llm.queue.news import wait_for
 from headgate.llm.queue.pace import Pace
 
 log = logging.getLogger("headgate")
 
 WHEN_LOST = ("again", "fail")
 INLINE_BYTES = 10_000
-"""A longer body is counted in a thread."""
+"""The tokens of a longer body are counted on a thread."""
 
 _LEASE_PARTS = 3
 
@@ -34,14 +34,14 @@ _LEASE_PARTS = 3
 class LlmWorker:
     """Serves a queue until it is stopped; made by `AsyncLlmQueue.worker`.
 
-    A job that a worker had when it died is done `again` by another, or is to `fail` (`when_lost`): the provider may
-    have been asked already. `retries` bounds how often it is asked again for one job, but for the first death.
+    A job whose worker died is run `again` by another, or is to `fail` (`when_lost`): its request may have been sent
+    already. `retries` bounds how often one job is tried again; the first death of a worker does not count.
     """
 
     def __init__(
         self,
         backlog: Backlog,
-        gate: AskedGate,
+        gate: QueueGate,
         handler: Handler,
         *,
         clock: Clock,
@@ -70,12 +70,12 @@ class LlmWorker:
 
     @property
     def running(self) -> int:
-        """How many jobs it has now."""
+        """How many jobs the worker has now."""
         return len(self._attempts)
 
     async def run(self) -> None:
-        """Serve until `stop`; a cancelled worker gives its jobs back, and their holds stay for the next one."""
-        keeping = asyncio.ensure_future(self._keep())
+        """Serve until `stop`; a cancelled worker puts its jobs back, and leaves their holds to the next worker."""
+        reporting = asyncio.ensure_future(self._report_alive())
         try:
             with self._backlog.news.for_worker() as event:
                 self._changed = event
@@ -84,23 +84,23 @@ class LlmWorker:
                         await self._serve()
                     except StoreError as error:
                         log.warning("a worker could not reach its queue, and tries again: %s", error)
-                        await heard(self._changed, PAUSE_S)
+                        await wait_for(self._changed, PAUSE_S)
                 while self._attempts:
                     self._changed.clear()
                     await self._changed.wait()
         finally:
-            with contextlib.suppress(TimeoutError):  # where the store does not answer, its lease ends by itself
+            with contextlib.suppress(TimeoutError):  # if the store does not answer, the worker's lease just expires
                 async with asyncio.timeout(5 * PAUSE_S):
                     if self._begun is not None:
                         await asyncio.gather(self._begun, return_exceptions=True)
                     for attempt, _ in self._attempts.values():
                         attempt.stop("ends")
                     await asyncio.gather(*(task for _, task in self._attempts.values()))
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
 
     def stop(self) -> None:
-        """Take no more jobs; `run` ends when those that it has are done."""
+        """Take no more jobs; `run` ends when the running jobs have ended."""
         self._stopping = True
         self._changed.set()
 
@@ -118,7 +118,7 @@ class LlmWorker:
             await self._task
 
     async def _serve(self) -> None:
-        """Take one job, or sleep until that may be possible."""
+        """Take one job and begin it, or sleep until that may be possible."""
         self._changed.clear()
         now_us = self._clock.now_us()
         if len(self._attempts) >= self.pace.width:
@@ -131,38 +131,38 @@ class LlmWorker:
                 await self._sleep(taken.after_us)
             else:
                 self._begun = asyncio.ensure_future(self._begin(taken))
-                await asyncio.shield(self._begun)  # a job that was taken is started or put back in any case
+                await asyncio.shield(self._begun)  # a taken job is started or put back in any case
 
     async def _sleep(self, duration_us: int | None) -> None:
-        """Sleep so long, or until there is news."""
+        """Sleep for `duration_us`, or until there is news."""
         if not self._changed.is_set():
-            await heard(self._changed, None if duration_us is None else self._clock.let_pass(max(0, duration_us)))
+            await wait_for(self._changed, None if duration_us is None else self._clock.let_pass(max(0, duration_us)))
 
     async def _begin(self, taken: Taken) -> None:
-        """Ask the gate for a job, and start it, or put it back."""
-        if taken.id in self._attempts:  # its store was away for so long that this worker took its own job over
+        """Reserve what a job needs, and start it, put it back or end it."""
+        if taken.id in self._attempts:  # the store was unreachable for so long that this worker took over its own job
             return
         if taken.former:
             await self._end_former(taken)
-        if taken.state == "running" and (lost := self._lost(taken)):
-            await self._backlog.finish(self.name, taken, "failed", error=lost)
+        if taken.state == "running" and (death := self._death_reason(taken)):
+            await self._backlog.finish(self.name, taken, "failed", error=death)
             return
         body = body_of(taken)
         try:
-            counted = (
+            input_count = (
                 await asyncio.to_thread(count_input, body, taken.model) if len(taken.body) > INLINE_BYTES else None
             )
             call = await self._gate.reserve(
                 **taken.caller._asdict(),
                 model=taken.model,
                 body=body,
-                input_tokens=counted,
+                input_tokens=input_count,
                 dialect=DIALECTS[taken.path].name,
                 id=f"{taken.id}.{taken.hold}",
             )
             lapsed = taken.state == "running" and await has_lapsed(call)
         except StoreError as error:
-            log.warning("a gate's store did not answer, and is asked again: %s", error)
+            log.warning("a gate's store did not answer, the job is tried again: %s", error)
             await self._park(taken, round(PAUSE_S * US_PER_SECOND))
             return
         except ConflictingId:
@@ -173,9 +173,9 @@ class LlmWorker:
                 log.exception("a gate could not be asked for the job %s", taken.id)
             await self._backlog.finish(self.name, taken, "failed", error=str(error)[:500], tokens=0)
             return
-        if lapsed:  # what the worker that died held counts, but its place may be another's
+        if lapsed:  # what the dead worker held is charged, but another call may have its place in flight
             await self._begin_anew(taken, body)
-        elif taken.state == "done" and not call:  # its hold is forgotten
+        elif taken.state == "done" and not call:  # the store has forgotten its hold
             await self._backlog.release(self.name, taken)
         elif taken.state == "done":
             await settle(self._setting, taken, call, json.loads(taken.answer), self._scopes(taken, call))
@@ -184,29 +184,28 @@ class LlmWorker:
         else:
             await self._refused(taken, call)
 
-    def _lost(self, taken: Taken) -> str:
-        """Why a job ends whose workers have died, the last ones in a row; "" where it is asked for again."""
+    def _death_reason(self, taken: Taken) -> str:
+        """Return why a job ends after its last workers died in a row; "" where it is tried again."""
         deaths, setting = taken.deliveries - 1, self._setting
         if deaths and setting.fails_when_lost:
             return "its worker died, and the provider may have been asked"
-        if deaths and taken.attempts + deaths > max(1, setting.retries):  # what it does may be what kills them
+        if deaths and taken.attempts + deaths > max(1, setting.retries):  # the job itself may kill its workers
             died = "its worker has died" if deaths == 1 else f"{deaths} workers that had it have died"
             return f"{died}, and it is not tried again"
         return ""
 
     async def _begin_anew(self, taken: Taken, body: dict[str, Any]) -> None:
-        """Go on with a job that a worker which died held by another estimate, or whose place in flight is free since,
-        so that it is charged once.
+        """Continue a job that a dead worker held by another estimate, or whose place in flight is free since.
 
-        The job gets a number for its next hold, then the former one is ended, then the next one is made. A worker
-        that takes the job over from one that dies in between ends the former hold as well.
+        It is charged once: first the job gets a number for its next hold, then the former hold is ended, then the next
+        one is made. If this worker dies in between, the worker that takes the job over ends the former hold as well.
         """
         if taken.state == "done":
-            asked: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": body}
+            arguments: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": body}
             dialect = DIALECTS[taken.path].name
-            earlier = self._gate.held_before(**asked, dialect=dialect, id=f"{taken.id}.{taken.hold}")
+            former_call = self._gate.held_before(**arguments, dialect=dialect, id=f"{taken.id}.{taken.hold}")
             try:
-                await settle(self._setting, taken, earlier, json.loads(taken.answer))
+                await settle(self._setting, taken, former_call, json.loads(taken.answer))
             except ArgumentError as error:
                 log.warning("what was held for the job %s stays charged: %s", taken.id, error)
                 await self._backlog.release(self.name, taken)
@@ -216,10 +215,10 @@ class LlmWorker:
             await self._begin(renewed)
 
     async def _end_former(self, taken: Taken) -> None:
-        """Give back what a former hold took, if it is not settled: a job has one that is open."""
-        asked: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": None, "dialect": ""}
+        """Give back what the former hold took, unless it is settled: a job has one open hold at a time."""
+        arguments: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": None, "dialect": ""}
         try:
-            await self._gate.held_before(**asked, id=f"{taken.id}.{taken.former}").cancel()
+            await self._gate.held_before(**arguments, id=f"{taken.id}.{taken.former}").cancel()
         except ArgumentError as error:  # the policy has other limits now
             log.warning("what was held for the job %s stays charged: %s", taken.id, error)
 
@@ -234,16 +233,16 @@ class LlmWorker:
         await self._park(taken, retry_after_us, scope, refused=True)
 
     def _scopes(self, taken: Taken, call: HeldCall) -> tuple[str, ...]:
-        """What the limits of a job count."""
+        """Return the known scopes of the limits of a job, sorted."""
         scopes = {self._scope_of(limit, taken.caller, taken.model) for limit in call.decision.definitions}
         return tuple(sorted(scopes - {""}))
 
     async def _start(self, taken: Taken, call: HeldCall) -> None:
         scopes = self._scopes(taken, call)
         for claim in taken.claims:
-            if claim.scope in scopes and claim.score < taken.score:  # another has waited for this, and is before it
-                if await self._park(taken, claim.after_us, claim.scope, burnt=True):
-                    await give_back(self._setting, scopes, call.cancel)
+            if claim.scope in scopes and claim.score < taken.score:  # a lane before this one has waited for the limit
+                if await self._park(taken, claim.after_us, claim.scope, settled=True):
+                    await settle_and_wake(self._setting, scopes, call.cancel)
                 return
         attempt = Attempt(self._setting, taken, call, scopes)
         task = asyncio.ensure_future(attempt.run())
@@ -256,16 +255,18 @@ class LlmWorker:
         self._changed.set()
 
     async def _park(
-        self, taken: Taken, after_us: int, scope: str = "", *, refused: bool = False, burnt: bool = False
+        self, taken: Taken, after_us: int, scope: str = "", *, refused: bool = False, settled: bool = False
     ) -> bool:
-        return await self._backlog.park(self.name, taken, after_us, scope, refused=refused, burnt=burnt, failed=False)
+        return await self._backlog.park(
+            self.name, taken, after_us, scope, refused=refused, settled=settled, failed=False
+        )
 
-    async def _keep(self) -> None:
-        """Say that this worker lives, and stop what it has no more: jobs that were cancelled, or were taken over."""
+    async def _report_alive(self) -> None:
+        """Report that this worker is alive; stop the jobs that it no longer has: those cancelled or taken over."""
         lease_us = self._backlog.lease_us
-        with self._backlog.news.of_cancels() as event:
+        with self._backlog.news.for_cancellations() as event:
             while True:
-                await heard(event, None if lease_us is None else lease_us / _LEASE_PARTS / 1e6)
+                await wait_for(event, None if lease_us is None else lease_us / _LEASE_PARTS / 1e6)
                 if not self._attempts:
                     continue
                 try:

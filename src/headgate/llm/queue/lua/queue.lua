@@ -1,12 +1,12 @@
--- The jobs of a queue on Redis: what `memory.py` and `lanes.py` do, by the same names, atomically.
+-- The jobs of a queue on Redis: what `memory.py` and `lanes.py` do, with the same names, atomically.
 --
--- KEYS[1]  the stream of jobs; all other keys have its name without "jobs" before them, and so its slot
+-- KEYS[1]  the stream of jobs; all other keys begin with its name without "jobs", and so are in the same slot
 -- ARGV     the operation; the moment in microseconds, "" for the server's; ageing_tokens; priority_tokens; the
---          milliseconds that a result is kept; those after which a worker that says nothing is dead; then what the
---          operation takes, see each
+--          milliseconds that a result is stored; the milliseconds after which a silent worker is dead; then the
+--          arguments of the operation, listed above each
 --
 -- A job is an entry of the stream, with its body, from `submit` until it has ended. While a worker has it, it is pending
--- for that consumer of the group "workers", and XAUTOCLAIM finds those whose worker is dead. How a job stands is a hash.
+-- for that consumer of the group "workers", and XAUTOCLAIM finds the jobs of dead workers. The state of a job is a hash.
 -- Numbers are whole and below 2^53; Redis writes them with 17 digits.
 local call, format = redis.call, string.format
 local base = string.sub(KEYS[1], 1, -5)
@@ -18,20 +18,20 @@ if not now then
   now = time[1] * 1000000 + time[2]
 end
 local STRICT, SOME, RATED, MOST_WOKEN, NEWS, HOUR = 2, 100, 32, 1000, 1000, 3600000000
-local SHOWN = {'st', 'c', 'm', 'p', 'k', 's', 't', 'z', 'd', 'n', 'r', 'er', 'li', 'i'}
+local JOB_FIELDS = {'st', 'c', 'm', 'p', 'k', 's', 't', 'z', 'd', 'n', 'r', 'er', 'li', 'i'}
 
 local function job_key(id) return base .. 'job:' .. id end
 local function lane_key(lane) return base .. 'lane:' .. lane end
 local function list_key(lane) return base .. 'in:' .. lane end
 local function account_key(account) return base .. 'of:' .. account end
 
-local function tell(kind, id)
+local function publish(kind, id)
   call('XADD', base .. 'news', 'MAXLEN', '~', NEWS, '*', 'k', kind, 'j', id)
 end
 
 local function number(text) return tonumber(text or 0) or 0 end
 
--- Where a lane stands changes: by its user's counter, or since when it waits.
+-- Compute the score of a lane, after its user's counter or the moment since when it waits has changed.
 local function rescore(lane)
   local own = call('HMGET', lane_key(lane), 'a', 'p', 'since', 'until')
   local counter = number(call('HGET', account_key(own[1]), 'counter'))
@@ -48,14 +48,14 @@ local function count(account, tokens)
   if call('ZSCORE', base .. 'left', account) then call('ZADD', base .. 'left', counter, account) end
 end
 
-local function leave_alone(lane, moment, scope)
+local function park_until(lane, moment, scope)
   call('HSET', lane_key(lane), 'until', moment, 'scope', scope)
   if scope ~= '' then call('SADD', base .. 'scope:' .. scope, lane) end
   call('ZREM', base .. 'ready', lane)
   call('ZADD', base .. 'parked', moment, lane)
 end
 
-local function let_go(lane)
+local function unpark(lane)
   local scope = call('HGET', lane_key(lane), 'scope')
   if scope and scope ~= '' then call('SREM', base .. 'scope:' .. scope, lane) end
   call('HSET', lane_key(lane), 'until', 0)
@@ -73,32 +73,32 @@ local function unclaim(lane)
   if scope and scope ~= '' and claim_of(scope) == lane then call('HDEL', base .. 'claims', scope) end
 end
 
--- Claims of limits: scope, score and moment of each.
+-- The claims of limits that are in force: scope, score and moment of each.
 local function claims()
-  local found = {}
+  local result = {}
   for _, scope in ipairs(call('HKEYS', base .. 'claims')) do
     local lane, moment = claim_of(scope)
     local score = call('HGET', lane_key(lane), 'score')
     if not score or moment <= now then
       call('HDEL', base .. 'claims', scope)
     else
-      found[#found + 1] = {scope, tonumber(score), moment}
+      result[#result + 1] = {scope, tonumber(score), moment}
     end
   end
-  return found
+  return result
 end
 
-local function left_if_idle(account)
+local function note_idle(account)
   local own = call('HMGET', account_key(account), 'waiting', 'running', 'counter')
   if number(own[1]) == 0 and number(own[2]) == 0 then call('ZADD', base .. 'left', own[3] or 0, account) end
 end
 
--- A job of so many tokens was taken out of a lane.
+-- Update lane and account after a job of `tokens` tokens was taken out of the lane.
 local function removed(lane, account, tokens)
   call('HINCRBY', lane_key(lane), 'tokens', -tokens)
   local waiting = call('HINCRBY', account_key(account), 'waiting', -1)
   if call('EXISTS', list_key(lane)) == 0 then
-    let_go(lane)
+    unpark(lane)
     unclaim(lane)
     call('DEL', lane_key(lane))
     call('ZREM', base .. 'all', lane)
@@ -111,7 +111,7 @@ local function removed(lane, account, tokens)
     local counter = number(call('HGET', account_key(account), 'counter'))
     call('ZREM', base .. 'active', account)
     if counter > number(call('HGET', base .. 'meta', 'floor')) then call('HSET', base .. 'meta', 'floor', counter) end
-    left_if_idle(account)
+    note_idle(account)
   end
 end
 
@@ -130,14 +130,14 @@ local function lane_of(lane, account, priority, since, refusals)
   end
 end
 
--- A user that comes back is lifted to the least of the active; users that would be lifted are forgotten.
+-- A returning user's counter is raised to the least of the waiting users; idle users below that are forgotten.
 local function add(account)
   if number(call('HGET', account_key(account), 'waiting')) == 0 then
     local least = call('ZRANGE', base .. 'active', 0, 0, 'WITHSCORES')[2] or call('HGET', base .. 'meta', 'floor')
     least = number(least)
-    for _, gone in ipairs(call('ZRANGEBYSCORE', base .. 'left', '-inf', least, 'LIMIT', 0, SOME)) do
-      call('ZREM', base .. 'left', gone)
-      call('DEL', account_key(gone))
+    for _, idle in ipairs(call('ZRANGEBYSCORE', base .. 'left', '-inf', least, 'LIMIT', 0, SOME)) do
+      call('ZREM', base .. 'left', idle)
+      call('DEL', account_key(idle))
     end
     local counter = number(call('HGET', account_key(account), 'counter'))
     if least > counter then count(account, least - counter) end
@@ -156,7 +156,7 @@ local function wake_scope(scope)
     local score = number(call('HGET', lane_key(lane), 'score'))
     if not first or score < least or (score == least and lane < first) then first, least = lane, score end
   end
-  if first then let_go(first) end
+  if first then unpark(first) end
 end
 
 local function drop(entry)
@@ -185,7 +185,7 @@ local function take_out(id, state, why)
   call('LREM', list_key(lane), 1, id)
   if is_first and call('HGET', lane_key(lane), 'until') ~= '0' then
     unclaim(lane)
-    let_go(lane)
+    unpark(lane)
   end
   removed(lane, own[2], own[3])
   call('HINCRBY', base .. 'meta', 'waiting', -1)
@@ -193,7 +193,7 @@ local function take_out(id, state, why)
   call('HSET', job_key(id), 'k', 0, 'er', why)
   end_(id, state)
   drop(own[4])
-  tell('ended', id)
+  publish('ended', id)
 end
 
 local function expire()
@@ -202,29 +202,29 @@ local function expire()
   end
 end
 
-local function shown(id, repeated)
-  return {'job', repeated, call('HMGET', job_key(id), unpack(SHOWN))}
+local function job_reply(id, repeated)
+  return {'job', repeated, call('HMGET', job_key(id), unpack(JOB_FIELDS))}
 end
 
--- What a worker is told of a job that it has, and all claims.
-local function handed(id, fields)
-  local told = call('HMGET', job_key(id), 'st', 'h', 'n', 'x', 'q', 'sc', 'rf', 'pr', 'r', 'fo')
-  local found = {}
+-- The reply to a worker that takes a job: the job's entry and state, and all claims.
+local function taken_reply(id, fields)
+  local state_fields = call('HMGET', job_key(id), 'st', 'h', 'n', 'x', 'q', 'sc', 'rf', 'pr', 'r', 'fo')
+  local claimed = {}
   for _, claim in ipairs(claims()) do
-    found[#found + 1] = claim[1]
-    found[#found + 1] = format('%.0f', claim[2])
-    found[#found + 1] = format('%.0f', claim[3] - now)
+    claimed[#claimed + 1] = claim[1]
+    claimed[#claimed + 1] = format('%.0f', claim[2])
+    claimed[#claimed + 1] = format('%.0f', claim[3] - now)
   end
-  return {'taken', id, fields, told, found}
+  return {'taken', id, fields, state_fields, claimed}
 end
 
--- A job of a worker that is dead; false where there is none.
+-- Take over a job of a dead worker; false where there is none.
 local function reclaim(worker)
   for _ = 1, SOME do
     local cursor = call('HGET', base .. 'meta', 'cursor') or '0-0'
-    local came = call('XAUTOCLAIM', KEYS[1], 'workers', worker, lease_ms, cursor, 'COUNT', 1)
-    call('HSET', base .. 'meta', 'cursor', came[1])
-    local entry = came[2][1]
+    local reply = call('XAUTOCLAIM', KEYS[1], 'workers', worker, lease_ms, cursor, 'COUNT', 1)
+    call('HSET', base .. 'meta', 'cursor', reply[1])
+    local entry = reply[2][1]
     if not entry then return false end
     local fields = entry[2]
     local id = fields[2]
@@ -232,19 +232,19 @@ local function reclaim(worker)
     if own[1] == 'running' or own[1] == 'done' then
       call('HSET', job_key(id), 'w', worker)
       call('HINCRBY', job_key(id), 'x', 1)
-      return handed(id, fields)
+      return taken_reply(id, fields)
     end
-    if own[1] then -- cancelled, and its worker died before it knew
+    if own[1] then -- cancelled, and its worker died before it noticed
       call('HINCRBY', account_key(own[2]), 'running', -1)
       call('HSET', job_key(id), 'w', '')
-      left_if_idle(own[2])
+      note_idle(own[2])
     end
     drop(entry[1])
   end
   return false
 end
 
--- The group of workers is there, and has not those for ever that ended long ago.
+-- Create the group of workers if it is missing, and once an hour delete the workers that ended long ago.
 local function prepare()
   local known = call('HMGET', base .. 'meta', 'group', 'tidied')
   if not known[1] then
@@ -253,7 +253,7 @@ local function prepare()
   end
   if now - number(known[2]) > HOUR then
     call('HSET', base .. 'meta', 'tidied', now)
-    for _, worker in ipairs(call('XINFO', 'CONSUMERS', KEYS[1], 'workers')) do -- name, pending, idle: after each its own
+    for _, worker in ipairs(call('XINFO', 'CONSUMERS', KEYS[1], 'workers')) do -- name, NAME, pending, COUNT, idle, MS
       if worker[4] == 0 and worker[6] * 1000 > HOUR then
         call('XGROUP', 'DELCONSUMER', KEYS[1], 'workers', worker[2])
       end
@@ -270,15 +270,15 @@ operations['submit'] = function(id, account, lane, digest, priority, tokens, dea
   local known = call('HMGET', job_key(id), 'st', 'g')
   if known[1] then
     if known[2] ~= digest then return {'conflict'} end
-    return shown(id, 1)
+    return job_reply(id, 1)
   end
   local used = call('HMGET', base .. 'meta', 'jobs', 'bytes')
   local own = call('HMGET', account_key(account), 'jobs', 'bytes')
-  local most = {...}
-  if number(own[1]) + 1 > tonumber(most[3]) then return {'full', 'user_jobs'} end
-  if number(own[2]) + #body > tonumber(most[4]) then return {'full', 'user_bytes'} end
-  if number(used[1]) + 1 > tonumber(most[1]) then return {'full', 'jobs'} end
-  if number(used[2]) + #body > tonumber(most[2]) then return {'full', 'bytes'} end
+  local bounds = {...}
+  if number(own[1]) + 1 > tonumber(bounds[3]) then return {'full', 'user_jobs'} end
+  if number(own[2]) + #body > tonumber(bounds[4]) then return {'full', 'user_bytes'} end
+  if number(used[1]) + 1 > tonumber(bounds[1]) then return {'full', 'jobs'} end
+  if number(used[2]) + #body > tonumber(bounds[2]) then return {'full', 'bytes'} end
   local moment = 0
   if deadline ~= '0' then
     moment = now + deadline
@@ -294,8 +294,8 @@ operations['submit'] = function(id, account, lane, digest, priority, tokens, dea
   call('HINCRBY', lane_key(lane), 'tokens', tokens)
   rescore(lane)
   call('HINCRBY', base .. 'meta', 'waiting', 1)
-  tell('submitted', id)
-  return shown(id, 0)
+  publish('submitted', id)
+  return job_reply(id, 0)
 end
 
 -- worker
@@ -305,7 +305,7 @@ operations['take'] = function(worker)
   prepare()
   local old = reclaim(worker)
   if old then return old end
-  for _, lane in ipairs(call('ZRANGEBYSCORE', base .. 'parked', '-inf', now, 'LIMIT', 0, SOME)) do let_go(lane) end
+  for _, lane in ipairs(call('ZRANGEBYSCORE', base .. 'parked', '-inf', now, 'LIMIT', 0, SOME)) do unpark(lane) end
   local claimed = {}
   for _, claim in ipairs(claims()) do claimed[claim[1]] = claim end
   for _ = 1, 10 * SOME do
@@ -315,7 +315,7 @@ operations['take'] = function(worker)
     local own = call('HMGET', lane_key(lane), 'a', 'since', 'refusals', 'scope', 'score', 'promised')
     local claim = claimed[own[4]]
     if claim and claim[2] < tonumber(own[5]) then
-      leave_alone(lane, claim[3], claim[1])
+      park_until(lane, claim[3], claim[1])
     else
       local account, since = own[1], tonumber(own[2])
       local id = call('LPOP', list_key(lane))
@@ -333,8 +333,8 @@ operations['take'] = function(worker)
       call('HINCRBY', job_key(id), 'x', 1)
       call('LPUSH', base .. 'started', format('%.0f', now))
       call('LTRIM', base .. 'started', 0, RATED - 1)
-      tell('taken', id)
-      return handed(id, entries[1][2])
+      publish('taken', id)
+      return taken_reply(id, entries[1][2])
     end
   end
   local moment
@@ -343,15 +343,15 @@ operations['take'] = function(worker)
     if next_ and (not moment or tonumber(next_) < moment) then moment = tonumber(next_) end
   end
   local after = moment and math.max(0, moment - now) or -1
-  if call('XPENDING', KEYS[1], 'workers')[1] > 0 then -- a worker may die that has some
+  if call('XPENDING', KEYS[1], 'workers')[1] > 0 then -- a worker that has jobs may die
     local half = lease_ms * 500
     if after < 0 or half < after then after = half end
   end
   return {'nothing', after}
 end
 
--- worker, id, microseconds to wait, scope, and 1 or 0: whether it was refused, its hold burnt, its provider failed
-operations['park'] = function(worker, id, after, scope, refused, burnt, failed)
+-- worker, id, microseconds to wait, scope, and 1 or 0: whether it was refused, its hold settled, its provider failed
+operations['park'] = function(worker, id, after, scope, refused, settled, failed)
   local own = call('HMGET', job_key(id), 'st', 'w', 'l', 'a', 'p', 'k', 'q', 'rf', 'e', 'd', 'pr', 'wk')
   if own[1] ~= 'running' or own[2] ~= worker then return {'lost'} end
   if refused == '1' and number(call('ZSCORE', base .. 'woken', scope)) > number(own[12]) then
@@ -359,7 +359,7 @@ operations['park'] = function(worker, id, after, scope, refused, burnt, failed)
   end
   local lane, account, since, refusals = own[3], own[4], tonumber(own[7]), tonumber(own[8])
   call('HSET', job_key(id), 'st', 'waiting', 'w', '', 't', 0, 'x', 0)
-  call('HINCRBY', job_key(id), 'h', burnt)
+  call('HINCRBY', job_key(id), 'h', settled)
   call('HINCRBY', job_key(id), 'n', failed)
   call('XACK', KEYS[1], 'workers', own[9])
   call('HINCRBY', base .. 'meta', 'waiting', 1)
@@ -373,9 +373,9 @@ operations['park'] = function(worker, id, after, scope, refused, burnt, failed)
   call('LPUSH', list_key(lane), id)
   call('HINCRBY', lane_key(lane), 'tokens', own[6])
   count(account, -own[6])
-  let_go(lane)
+  unpark(lane)
   local moment = now + math.max(1, after)
-  leave_alone(lane, moment, scope)
+  park_until(lane, moment, scope)
   if refused == '1' and now >= promised then
     refusals = refusals + 1
     call('HSET', lane_key(lane), 'refusals', refusals, 'promised', moment)
@@ -390,11 +390,11 @@ operations['park'] = function(worker, id, after, scope, refused, burnt, failed)
     end
   end
   if own[10] ~= '0' then call('ZADD', base .. 'deadlines', own[10], id) end
-  tell('parked', id)
+  publish('parked', id)
   return {'parked'}
 end
 
--- worker, id; the answer has the numbers of the hold that the job gets and of the former, which is to be ended
+-- worker, id; the reply has the numbers of the job's next hold and of the former hold, which is to be ended
 operations['renew'] = function(worker, id)
   local own = call('HMGET', job_key(id), 'st', 'w')
   if own[1] ~= 'running' or own[2] ~= worker then return {'lost'} end
@@ -403,16 +403,16 @@ operations['renew'] = function(worker, id)
   return {'renewed', call('HINCRBY', job_key(id), 'h', 1), former}
 end
 
--- worker, id, state, answer, error, limit, tokens that it took ("": as charged), 1 where it is settled, and scopes
+-- worker, id, state, answer, error, limit, tokens that it used ("": as charged), 1 if it is settled, and scopes
 operations['finish'] = function(worker, id, state, answer, why, limit, tokens, settled, ...)
   local own = call('HMGET', job_key(id), 'st', 'w', 'a', 'k', 'e')
   if not own[1] or own[2] ~= worker then return {'lost'} end
   if own[1] == 'done' then return {'was ended'} end
-  local account, took = own[3], tonumber(tokens) or tonumber(own[4])
+  local account, used = own[3], tonumber(tokens) or tonumber(own[4])
   call('HINCRBY', account_key(account), 'running', -1)
-  count(account, took - own[4])
-  left_if_idle(account)
-  call('HSET', job_key(id), 'k', took)
+  count(account, used - own[4])
+  note_idle(account)
+  call('HSET', job_key(id), 'k', used)
   for _, scope in ipairs({...}) do wake_scope(scope) end
   local is_first = own[1] == 'running'
   if is_first then
@@ -423,7 +423,7 @@ operations['finish'] = function(worker, id, state, answer, why, limit, tokens, s
     call('HSET', job_key(id), 'w', '')
     drop(own[5])
   end
-  tell('ended', id)
+  publish('ended', id)
   return {is_first and 'ended' or 'was ended'}
 end
 
@@ -440,23 +440,23 @@ end
 -- scopes
 operations['wake'] = function(...)
   for _, scope in ipairs({...}) do wake_scope(scope) end
-  tell('freed', '')
+  publish('freed', '')
   return {'woken'}
 end
 
--- worker, ids; the answer has a word for each
+-- worker, ids; the reply has for each "lost", "cancelled" or ""
 operations['keep'] = function(worker, ...)
-  local told = {}
+  local words = {}
   for number_, id in ipairs({...}) do
     local own = call('HMGET', job_key(id), 'st', 'w', 'e')
     if own[2] ~= worker then
-      told[number_] = 'lost'
+      words[number_] = 'lost'
     else
       call('XCLAIM', KEYS[1], 'workers', worker, 0, own[3], 'JUSTID')
-      told[number_] = own[1] == 'cancelled' and 'cancelled' or ''
+      words[number_] = own[1] == 'cancelled' and 'cancelled' or ''
     end
   end
-  return told
+  return words
 end
 
 -- id
@@ -467,41 +467,41 @@ operations['cancel'] = function(id)
     take_out(id, 'cancelled', '')
   elseif state == 'running' then
     end_(id, 'cancelled')
-    tell('cancelled', id)
+    publish('cancelled', id)
   end
-  return shown(id, 0)
+  return job_reply(id, 0)
 end
 
 -- id
 operations['get'] = function(id)
   expire()
-  return shown(id, 0)
+  return job_reply(id, 0)
 end
 
--- id; the answer is its state, jobs before it, jobs that wait, microseconds until its lane may ask, and since when the
--- last ones were started, and how many
+-- id; the reply is the state, jobs before it, jobs that wait, microseconds until its lane may ask, and of the latest
+-- starts the microseconds since the first, and their number
 operations['position'] = function(id)
   expire()
   local own = call('HMGET', job_key(id), 'st', 'l')
   local waiting = number(call('HGET', base .. 'meta', 'waiting'))
   if own[1] ~= 'waiting' then return {own[1] or '', 0, waiting, 0, 0, 0} end
   local lane = own[2]
-  local told = call('HMGET', lane_key(lane), 'score', 'until')
-  local score, before = tonumber(told[1]), call('LPOS', list_key(lane), id)
+  local state = call('HMGET', lane_key(lane), 'score', 'until')
+  local score, before = tonumber(state[1]), call('LPOS', list_key(lane), id)
   for _, other in ipairs(before > 0 and call('LRANGE', list_key(lane), 0, before - 1) or {}) do
     score = score + call('HGET', job_key(other), 'k') * 1000
   end
   for _, other in ipairs(call('ZRANGEBYSCORE', base .. 'all', '-inf', format('(%.0f', score), 'LIMIT', 0, 10 * SOME)) do
     if other ~= lane then
       local length = call('LLEN', list_key(other))
-      local of = call('HMGET', lane_key(other), 'tokens', 'score')
-      local each = math.max(1, math.floor(of[1] * 1000 / length))
-      before = before + math.min(length, math.ceil((score - of[2]) / each))
+      local sums = call('HMGET', lane_key(other), 'tokens', 'score')
+      local mean_score = math.max(1, math.floor(sums[1] * 1000 / length))
+      before = before + math.min(length, math.ceil((score - sums[2]) / mean_score))
     end
   end
   local started = call('LRANGE', base .. 'started', 0, -1)
   local since = #started > 0 and now - started[#started] or 0
-  local after = told[2] ~= '0' and math.max(0, told[2] - now) or 0
+  local after = state[2] ~= '0' and math.max(0, state[2] - now) or 0
   return {'waiting', math.min(before, waiting - 1), waiting, after, since, #started}
 end
 
