@@ -16,7 +16,7 @@ from redis_servers import Server, single
 
 from headgate import core
 from headgate.llm import LlmGate
-from headgate.llm.told_once import ToldOnce
+from headgate.llm.notification_claims import NotificationClaims
 from headgate.stores.url import open_store
 from headgate.testing import ManualClock
 
@@ -112,8 +112,8 @@ def test_policies_of_two_namespaces_tell_each_of_its_own_limits(store: str, told
 def test_without_its_store_each_process_tells(caplog: pytest.LogCaptureFixture) -> None:
     with single() as own:
         store = open_store(f"redis://127.0.0.1:{own.port}/0?timeout=500ms")
-        told = ToldOnce(store)
-        assert told.is_first(("day", "red"), DAY_US) and not told.is_first(("day", "red"), DAY_US)
-    assert told.is_first(("day", "red"), DAY_US) and told.is_first(("day", "red"), DAY_US)
-    assert caplog.text.count("each process tells of soft limits by itself") == 1
+        told = NotificationClaims(store)
+        assert told.claim(("day", "red"), DAY_US) and not told.claim(("day", "red"), DAY_US)
+    assert told.claim(("day", "red"), DAY_US) and told.claim(("day", "red"), DAY_US)
+    assert caplog.text.count("each process reports soft limits by itself") == 1
     store.close()

@@ -1,4 +1,4 @@
-"""A call of a language model that is held, for threads and for asyncio: settled by the truth, or by what is known."""
+"""A held call of a language model, for threads and for asyncio: settled by its actual usage, or by an estimate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.drive import answered, answered_in_any_case, is_on_asyncio
 from headgate.errors import ArgumentError, RateLimited, StoreError
 from headgate.holding import Extension
 from headgate.llm.call_base import CallBase, log
-from headgate.llm.call_costs import Counted
+from headgate.llm.call_costs import SettledAmounts
 from headgate.llm.call_failures import mode_of
 from headgate.llm.entry import SettleMode
 from headgate.llm.stream_reading import StreamReading
@@ -25,36 +25,36 @@ T = TypeVar("T")
 
 
 class Call(CallBase):
-    """A call that was asked for; true where it is held.
+    """A requested call; true if it is held.
 
-    As a context manager it raises RateLimited where it was refused. A block that ends without settling leaves it as
-    it is held. One that raises settles it as failed where the provider refused, as cancelled where nothing was sent,
-    and else leaves it as it is held.
+    As a context manager it raises RateLimited if the call was refused. If its block ends without settling, what is held
+    counts. If the block raises, the call is settled as failed where the provider refused, and as cancelled where
+    nothing was sent; otherwise what is held counts.
     """
 
     __slots__ = ()
 
     def settle(self, answer: Any) -> None:
-        """Settle with the usage that a whole answer tells, in any dialect; as held where it tells none.
+        """Settle with the usage that a whole answer reports, in any dialect; with what is held if it reports none.
 
-        One that tells no input, though some was sent, is settled with at least its output.
+        A usage without input, although some was sent, settles the call with at least its output.
         """
         self._settle(*self._read_answer(answer))
 
     def settle_usage(self, usage: Usage) -> None:
-        """Settle with what was used. Raises ArgumentError for less than nothing, and for parts above the whole."""
+        """Settle with the actual usage. Raises ArgumentError for negative numbers, and for parts above their total."""
         if usage[0] < 0 or usage[1] < 0 or usage[2:] != NO_PARTS:
             check_parts(usage)
         self._settle("exact", usage)
 
     def settle_at_least(self, usage: Usage) -> None:
-        """Settle with at least so much: what is held is not given back. Raises as `settle_usage`."""
+        """Settle with at least this usage: what is held is not given back. Raises as `settle_usage`."""
         if usage[0] < 0 or usage[1] < 0 or usage[2:] != NO_PARTS:
             check_parts(usage)
         self._settle("at least", usage)
 
     def settle_stream(self, usage: StreamUsage) -> None:
-        """Settle with what was read of a stream: exactly if it told its usage, else with at least what was counted."""
+        """Settle with what was read of a stream: exactly if it reported usage, else with at least what was counted."""
         self._settle(*self._read_stream(usage))
 
     def settle_failed(self) -> None:
@@ -66,30 +66,30 @@ class Call(CallBase):
         self._settle("unknown", None)
 
     def cancel(self) -> None:
-        """Settle a call that was never sent: all is given back."""
+        """Settle a call that was never sent: everything is given back."""
         self._settle("cancelled", None)
 
     def extend(self) -> Extension:
-        """Let its lease end as long from now as it did from its admission; a `with` block does so by itself."""
+        """Extend the lease: it ends a full lease from now. A `with` block does so by itself."""
         extension: Extension = self._reservation.extend()
         self._note_extension(extension)
         return extension
 
     def hold_more(self, reading: StreamReading) -> bool:
-        """Hold a further slice for a stream. False where its budget is at an end, and its rule says to cut it."""
+        """Hold a further slice for a stream. False if the budget is used up and its rule says to cut the stream."""
         added, more = self._slice()
         return self._held_more(reading, added, self._reservation.extend(more=more))
 
     def stream(self, stream: Iterable[T]) -> Iterator[T]:
-        """The objects of a client's stream, which settle the call at its end, and where the caller stops early.
+        """Yield the objects of a client's stream; settle the call at its end, or when the caller stops early.
 
-        Where nothing more can be held and the rule says so, the stream ends: `was_cut` tells.
+        Where nothing more can be held and the rule says so, the stream ends and `was_cut` is true.
         """
         reading = self._streamed = self.reading()
         try:
-            for told in stream:
-                reading.read(told)
-                yield told
+            for event in stream:
+                reading.read(event)
+                yield event
                 while reading.needs_more:
                     if not self.hold_more(reading):
                         close(stream)
@@ -133,7 +133,7 @@ class Call(CallBase):
         if entry is not None:
             self._done(outcome, entry)
 
-    def _commit(self, amounts: Counted) -> str:
+    def _commit(self, amounts: SettledAmounts) -> str:
         outcome: str
         if self._keyed is not None and type(amounts) is tuple:
             outcome = self._keyed.settle(self._reservation, amounts)
@@ -143,7 +143,7 @@ class Call(CallBase):
 
 
 class AsyncCall(CallBase):
-    """`Call` for asyncio: the same names, awaited. A settling goes on where its caller is cancelled."""
+    """`Call` for asyncio: the same names, awaited. A settlement continues if its caller is cancelled."""
 
     __slots__ = ()
 
@@ -169,7 +169,7 @@ class AsyncCall(CallBase):
         if len(text) <= LONG or not is_on_asyncio():
             await self._settle(*self._read_stream(usage))
         elif not self.settled and self._is_held:
-            self.settled = True  # nothing else settles it while its text is counted
+            self.settled = True  # so that nothing else settles it while its text is counted
             await answered_in_any_case(self._settle_counted(usage, text))
 
     async def settle_failed(self) -> None:
@@ -199,9 +199,9 @@ class AsyncCall(CallBase):
         """See `Call.stream`."""
         reading = self._streamed = self.reading()
         try:
-            async for told in stream:
-                reading.read(told)
-                yield told
+            async for event in stream:
+                reading.read(event)
+                yield event
                 while reading.needs_more:
                     if not await self.hold_more(reading):
                         await close_async(stream)
@@ -234,8 +234,8 @@ class AsyncCall(CallBase):
         await (answered_in_any_case(settling) if waits else settling)
 
     async def _settle_counted(self, usage: StreamUsage, text: str) -> None:
-        made = (await count_text_async(text, self.model)).tokens
-        await self._settle_now(*self._read_stream(usage, made))
+        output_tokens = (await count_text_async(text, self.model)).tokens
+        await self._settle_now(*self._read_stream(usage, output_tokens))
 
     async def _settle_now(self, mode: SettleMode, usage: Usage | None) -> None:
         amounts, entry = self._settlement(mode, usage)
@@ -251,25 +251,25 @@ class AsyncCall(CallBase):
         if entry is not None:
             self._done(outcome, entry)
 
-    async def _commit(self, amounts: Counted) -> str:
+    async def _commit(self, amounts: SettledAmounts) -> str:
         outcome: str
         if self._keyed is not None and type(amounts) is tuple:
             outcome = self._keyed.settle(self._reservation, amounts)
         else:
-            held, groups = self._reservation, self._known.plan.of_groups(amounts)
-            outcome = (await answered(held.commit(groups))).outcome
+            reservation, groups = self._reservation, self._known.plan.of_groups(amounts)
+            outcome = (await answered(reservation.commit(groups))).outcome
         return outcome
 
 
 def close(stream: Any) -> None:
     """Close a client's stream, so that the provider stops."""
-    end = getattr(stream, "close", None)
-    if end is not None:
-        end()
+    close_stream = getattr(stream, "close", None)
+    if close_stream is not None:
+        close_stream()
 
 
 async def close_async(stream: Any) -> None:
-    """`close` of an asynchronous one."""
-    end = getattr(stream, "aclose", None) or getattr(stream, "close", None)
-    if end is not None:
-        await answered(end())
+    """`close` for an asynchronous stream."""
+    close_stream = getattr(stream, "aclose", None) or getattr(stream, "close", None)
+    if close_stream is not None:
+        await answered(close_stream())

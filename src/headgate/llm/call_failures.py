@@ -1,4 +1,4 @@
-"""How a call is settled whose block raised, by what was raised."""
+"""How a call is settled whose block raised an error, depending on that error."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from headgate.llm.entry import SettleMode
 
 _NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ConnectionRefusedError", "gaierror",
              "ClientConnectorError", "UnsupportedProtocol")  # fmt: skip
-"""Names of errors after which nothing was sent: of httpx, aiohttp and of Python."""
+"""Names of errors that mean nothing was sent: those of httpx, of aiohttp and of Python."""
 
 _WITHOUT_CAUSES = ("requests", "urllib3", "urllib")
-"""Packages that raise errors of their own while they handle others, and do not name these as causes."""
+"""Packages that raise their own errors while they handle others, and do not name the latter as causes."""
 
-_MAKES_UP = "litellm"
-"""A package whose errors have a status even where no answer came: 408 for what was too late, 500 for what was lost."""
+_INVENTS_STATUS = "litellm"
+"""A package whose errors have a status even where no answer was received: 408 for timeouts, 500 for lost connections.
+"""
 
 _NO_ANSWER, _FAILED_FROM = 408, 500
 _REFUSED_FROM = 400
@@ -20,23 +21,23 @@ _DEEPEST = 8
 
 
 def telling(error: BaseException) -> BaseException | None:
-    """The error that tells what happened: of LiteLLM's, whose status may be made up, the one that it was made of.
+    """The error that shows what happened: for an error of LiteLLM with an invented status, the one that it wraps.
 
-    None where that is not there.
+    None if there is no such error.
     """
-    told: BaseException | None = error
+    actual: BaseException | None = error
     for _ in range(_DEEPEST):
-        if told is None or not _is_made_up(told):
+        if actual is None or not _has_invented_status(actual):
             break
-        told = told.__cause__ or told.__context__
-    return told
+        actual = actual.__cause__ or actual.__context__
+    return actual
 
 
 def mode_of(error: BaseException) -> SettleMode:
-    """How a call is settled whose block raised: failed, cancelled where nothing was sent, otherwise unknown.
+    """How a call is settled whose block raised: failed if it was refused, cancelled if nothing was sent, or unknown.
 
-    Its causes tell that as well. What was being handled meanwhile does not: it may be the failure of another provider,
-    after which this one was asked.
+    The causes of the error count as well. Its context does not: that error, which was being handled when this one was
+    raised, may be the failure of another provider that was asked before.
     """
     cause = telling(error)
     for _ in range(_DEEPEST):
@@ -51,15 +52,15 @@ def mode_of(error: BaseException) -> SettleMode:
     return "unknown"
 
 
-def _is_refusal(told: object) -> bool:
-    """Whether an error, or the answer that it is of, has a status with which a provider refuses."""
-    statuses = (getattr(told, name, None) for name in ("status_code", "status"))  # the latter of aiohttp and urllib
+def _is_refusal(item: object) -> bool:
+    """Whether an error, or the response that it is about, has the status of a provider's refusal."""
+    statuses = (getattr(item, name, None) for name in ("status_code", "status"))  # aiohttp and urllib have `status`
     return any(isinstance(status, int) and status >= _REFUSED_FROM for status in statuses)
 
 
-def _is_made_up(error: BaseException) -> bool:
-    """Whether the status of an error may be none that a provider answered."""
-    if type(error).__module__.partition(".")[0] != _MAKES_UP:
+def _has_invented_status(error: BaseException) -> bool:
+    """Whether the status of an error may not be one that a provider sent."""
+    if type(error).__module__.partition(".")[0] != _INVENTS_STATUS:
         return False
     status = getattr(error, "status_code", None)
     return not isinstance(status, int) or status == _NO_ANSWER or not _REFUSED_FROM <= status < _FAILED_FROM

@@ -1,4 +1,4 @@
-"""How large a call can become: the tokens that its body sends, and the most that it lets the model make."""
+"""How large a call can become: the tokens of its input, and the most output that it lets the model generate."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ from headgate.llm.inputs import InputCount, count_input
 from headgate.llm.known_calls import KnownCall
 from headgate.llm.model_table import most_output as most_of_model
 from headgate.llm.model_table import usual_values
-from headgate.llm.terms import Terms, terms_asked
+from headgate.llm.terms import Terms, requested_terms
 from headgate.llm.usage import MOST_TOKENS
 from headgate.llm.web_searches import FIELDS as SEARCHING
 from headgate.llm.web_searches import least_searches, most_searches
 from headgate.policy.llm_settings import LlmSettings
 
-Counted = int | InputCount
+InputTokens = int | InputCount
 """Tokens of input that were counted before."""
 
-_MOST = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-"""What a body may tell the most output as; of several the largest counts."""
+_MAX_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""Fields of a body that limit the output; of several the largest counts."""
 
-_MOST_OF = {
-    "chat": _MOST[:2],
-    "completions": _MOST[:1],
-    "responses": _MOST[2:],
-    "messages": _MOST[:1],
+_MAX_FIELDS_OF = {
+    "chat": _MAX_FIELDS[:2],
+    "completions": _MAX_FIELDS[:1],
+    "responses": _MAX_FIELDS[2:],
+    "messages": _MAX_FIELDS[:1],
 }
-"""Which of them dialects have: providers pass over the others, which bound nothing."""
+"""Those that each dialect has: providers ignore the others, which therefore limit nothing."""
 
-_ALSO_MOST = "n_predict"
-"""What servers of llama.cpp obey before `max_tokens`, in every dialect; others pass over it."""
+_LLAMA_MAX = "n_predict"
+"""The field that llama.cpp's servers obey before `max_tokens`, in every dialect; other servers ignore it."""
 
-_BY_NOUGHT = "chat"
-"""The dialect in which a most of 0 is none: OpenAI refuses it, and other servers take it for one that is not told."""
+_ZERO_IS_UNLIMITED = "chat"
+"""The dialect in which a limit of 0 is none: OpenAI refuses it, and other servers treat it as absent."""
 
-_MAKING_NONE = "embeddings"
-"""The dialect whose answers are no tokens."""
+_WITHOUT_OUTPUT = "embeddings"
+"""The dialect whose answers have no tokens."""
 
 _PROMPTS = "prompt"
-"""Of completions: a text, a list of tokens, or a list of several of either, each of which is answered."""
+"""The field of completions that is a text, a list of tokens, or a list of several of either, each answered on its own.
+"""
 
-_USUAL_MOST = _MOST[0]
+_USUAL_MAX = _MAX_FIELDS[0]
 _TIMES = ("n", "best_of")
 _MOST_TIMES = 1024
 _THOUSAND = 1000
@@ -56,9 +57,10 @@ _THOUSAND = 1000
 class CallSize(NamedTuple):
     """Tokens of a call before it is made.
 
-    `counted` is what the body shows, by the model's vocabulary or an estimate; `input` what is to be held for it, with
-    what a factor and what is hidden add. `most` is the most output that it can make, `terms` what it asks for,
-    `searches` how often the provider may search the web, and `others` are models besides its own that may answer.
+    `counted` are the tokens of the body, by the model's vocabulary or an estimate; `input` are those to hold: `counted`
+    with a learned factor, and with tokens for content that the body refers to and does not show, which `hides` states.
+    `most` is the most output that the call can have, `terms` are the requested terms, `searches` is how often the
+    provider may search the web, and `others` are models besides the call's own that may answer.
     """
 
     input: int
@@ -76,37 +78,37 @@ def size_of(
     known: KnownCall,
     settings: LlmSettings,
     parts: GateParts,
-    input_tokens: Counted | None,
+    input_tokens: InputTokens | None,
     processing: object = None,
     dialect: str = "",
 ) -> CallSize:
-    """The size of a call. Raises ArgumentError for numbers that a body cannot have.
+    """Return the size of a call. Raises ArgumentError for numbers that a body cannot have.
 
-    With `input_tokens` the body is not counted; a count of the body made before is treated as one made here.
-    `processing` is "batch" for a call of a batch; `dialect` is the name of the body's, "" where that is not known.
+    With `input_tokens` the body is not counted; an InputCount of the body is treated as if it was counted here.
+    `processing` is "batch" for a call of a batch; `dialect` is the name of the body's dialect, "" if it is not known.
     """
     terms: Terms = ()
     others: tuple[str, ...] = ()
     searches = known.least_searches
     if processing is None and _rare_fields().isdisjoint(body):
-        of_model, told = known.most_output, body.get(_USUAL_MOST)
-        if told is not None and not (type(told) is int and 0 <= told <= MOST_TOKENS):
-            told = _count(_USUAL_MOST, told, least=0)
-        if dialect == _MAKING_NONE:
+        of_model, stated = known.most_output, body.get(_USUAL_MAX)
+        if stated is not None and not (type(stated) is int and 0 <= stated <= MOST_TOKENS):
+            stated = _count(_USUAL_MAX, stated, least=0)
+        if dialect == _WITHOUT_OUTPUT:
             most = 0
-        elif told is None or dialect == "responses" or (told == 0 and dialect == _BY_NOUGHT):
+        elif stated is None or dialect == "responses" or (stated == 0 and dialect == _ZERO_IS_UNLIMITED):
             most = settings.max_output if of_model is None else of_model
         else:
-            most = told if of_model is None or told < of_model else of_model
+            most = stated if of_model is None or stated < of_model else of_model
     else:
         others = other_models(body, known.model)
         most = most_output(body, _most_of_all(known.most_output, others), settings, dialect)
-        terms = terms_asked(body, processing)
+        terms = requested_terms(body, processing)
         searches = max(searches, most_searches(body, settings, dialect), *map(least_searches, others))
     if input_tokens is not None and not isinstance(input_tokens, InputCount):
         is_plain = type(input_tokens) is int and 0 <= input_tokens <= MOST_TOKENS
-        told = input_tokens if is_plain else _count("input_tokens", input_tokens, least=0)
-        return _size((told, told, True, False, most, terms, searches, others))
+        stated = input_tokens if is_plain else _count("input_tokens", input_tokens, least=0)
+        return _size((stated, stated, True, False, most, terms, searches, others))
     counted = count_input(body, known.model) if input_tokens is None else input_tokens
     sent = counted.tokens
     if not counted.is_exact:
@@ -121,18 +123,18 @@ def size_of(
 
 
 def _size(fields: tuple[Any, ...]) -> CallSize:
-    """A size of all its fields, made faster than by their names."""
+    """Make a size of all its fields, which is faster than passing them by name."""
     return tuple.__new__(CallSize, fields)
 
 
 @cache
 def _rare_fields() -> frozenset[str]:
-    """Fields that say something of a call's size or terms, which most bodies do not have."""
-    return frozenset([*_MOST[1:], _ALSO_MOST, *_TIMES, _PROMPTS, *SEARCHING, *FALLING_BACK, *usual_values()])
+    """The fields that affect a call's size or terms and that most bodies do not have."""
+    return frozenset([*_MAX_FIELDS[1:], _LLAMA_MAX, *_TIMES, _PROMPTS, *SEARCHING, *FALLING_BACK, *usual_values()])
 
 
 def _most_of_all(of_model: int | None, others: tuple[str, ...]) -> int | None:
-    """The most output of any of several models, None where that of one is not known."""
+    """The most output of any of several models; None if that of one of them is not known."""
     for other in others:
         of_other = most_of_model(other)
         if of_model is None or of_other is None:
@@ -142,46 +144,46 @@ def _most_of_all(of_model: int | None, others: tuple[str, ...]) -> int | None:
 
 
 def most_output(body: Mapping[str, Any], of_model: int | None, settings: LlmSettings, dialect: str = "") -> int:
-    """The most tokens of output that a body allows, and its model makes if that is known (`of_model`).
+    """The most tokens of output that a body allows and its model can generate (`of_model`, None if that is not known).
 
-    `dialect` is the name of the body's, "" where that is not known. Raises ArgumentError for what is no number of
-    tokens.
+    `dialect` is the name of the body's dialect, "" if it is not known. Raises ArgumentError for a value that is no
+    number of tokens.
     """
-    most, times, bounding = -1, 1, _MOST_OF.get(dialect, _MOST)
-    for name in _MOST:
+    most, times, limiting = -1, 1, _MAX_FIELDS_OF.get(dialect, _MAX_FIELDS)
+    for name in _MAX_FIELDS:
         if body.get(name) is not None:
-            told = _count(name, body[name], least=0)
-            most = max(most, told) if name in bounding and (told or dialect != _BY_NOUGHT) else most
+            stated = _count(name, body[name], least=0)
+            most = max(most, stated) if name in limiting and (stated or dialect != _ZERO_IS_UNLIMITED) else most
     for name in _TIMES:
         if body.get(name) is not None:
             times = max(times, _count(name, body[name], least=1, most=_MOST_TIMES))
-    if dialect == _MAKING_NONE:
+    if dialect == _WITHOUT_OUTPUT:
         return 0
-    also = _also_most(body.get(_ALSO_MOST))
-    if most < 0 or also is None:
+    llama_max = _llama_max(body.get(_LLAMA_MAX))
+    if most < 0 or llama_max is None:
         most = max(most, settings.max_output if of_model is None else of_model)
-    most = max(most, also or 0)
+    most = max(most, llama_max or 0)
     if of_model is not None and of_model < most:
         most = of_model
     return min(most * times * _prompts(body.get(_PROMPTS)), MOST_TOKENS)
 
 
 def output_told(body: Mapping[str, Any]) -> int:
-    """The most output that a body of a call names itself, 0 where it names none."""
-    told = (whole_number(body.get(name)) for name in _MOST)
-    return max((most for most in told if most is not None), default=0)
+    """The most output that the body of a call states itself; 0 if it states none."""
+    stated = (whole_number(body.get(name)) for name in _MAX_FIELDS)
+    return max((most for most in stated if most is not None), default=0)
 
 
-def _also_most(told: object) -> int | None:
-    """What `n_predict` lets a model make: 0 where it is not there, None where it bounds nothing."""
-    if told is None:
+def _llama_max(value: object) -> int | None:
+    """The most output that `n_predict` allows: 0 if it is absent, None if it limits nothing."""
+    if value is None:
         return 0
-    return told if type(told) is int and 0 <= told <= MOST_TOKENS else None
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
 
 
-def _prompts(told: object) -> int:
-    """How many prompts a body has, each of which is answered; 1 where it has none."""
-    return max(1, sum(not isinstance(each, int) for each in told)) if isinstance(told, list | tuple) else 1
+def _prompts(prompt: object) -> int:
+    """The number of prompts of a body, each of which is answered; 1 if it has none."""
+    return max(1, sum(not isinstance(part, int) for part in prompt)) if isinstance(prompt, list | tuple) else 1
 
 
 def _count(name: str, value: object, *, least: int, most: int = MOST_TOKENS) -> int:

@@ -1,4 +1,4 @@
-"""A call of a language model as a policy sees it: who calls which model, and the HTTP request that it came in."""
+"""A call of a language model as the subject of a policy: its caller, its model, and its HTTP request, if any."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NAMES_REMEMBERED = 4096
 
 
 class CallSubject:
-    """The subject that is a call: what it tells of itself are attributes, all else is the request's if there is one.
+    """A call as a subject: its caller and model are attributes; all else is that of the HTTP request, if there is one.
 
-    `others` are models besides its own that may answer it: rules for any of them apply.
+    `others` are further models that may answer the call: rules for any of them apply.
     """
 
     __slots__ = ("_attributes", "_request", "attribute", "client_ip", "endpoint", "headers", "host", "method",
@@ -39,18 +39,18 @@ class CallSubject:
             FULL_MODEL: full,
         }
         self.attribute: Callable[[str], str] = self._attributes.__getitem__
-        """What the call tells under the name of one of its identities, "" for nothing."""
+        """The value of an attribute of the call by its name; "" if it is not set."""
 
         self.other_models = tuple(map(_names, others))
-        """Of each of them its own name and its full one, in small letters."""
+        """The own name and the full name of each of them, in lower case."""
 
-        self._request = given = _NO_REQUEST if request is None else request
-        self.method: str = given.method
-        self.path: str = given.path
-        self.host: str = given.host
-        self.client_ip: str = given.client_ip
-        self.endpoint: str = given.endpoint
-        self.headers: Mapping[str, str] = given.headers
+        self._request = subject = _NO_REQUEST if request is None else request
+        self.method: str = subject.method
+        self.path: str = subject.path
+        self.host: str = subject.host
+        self.client_ip: str = subject.client_ip
+        self.endpoint: str = subject.endpoint
+        self.headers: Mapping[str, str] = subject.headers
 
     @property
     def entries(self) -> tuple[tuple[str, str], ...]:
@@ -58,24 +58,24 @@ class CallSubject:
         return self._request.entries
 
     def entry(self, key: str) -> str:
-        """The one value of the entries of its request with a key."""
+        """The single value of the entries of its request with this key."""
         return self._request.entry(key)
 
     def header(self, name: str) -> str:
-        """The one value of a header of its request."""
+        """The single value of a header of its request."""
         return self._request.header(name)
 
     def cookie(self, name: str) -> str:
-        """The one value of a cookie of its request."""
+        """The single value of a cookie of its request."""
         return self._request.cookie(name)
 
     def query(self, name: str) -> str:
-        """The one value of a query parameter of its request."""
+        """The single value of a query parameter of its request."""
         return self._request.query(name)
 
 
 def check_caller(key: str, user: str, team: str, organisation: str, tier: str) -> Caller:
-    """Who calls; raises ArgumentError for what is no text."""
+    """Make a caller; raises ArgumentError for values that are not text."""
     caller = Caller(key, user, team, organisation, tier)
     try:
         "".join(caller)  # only texts can be joined
@@ -88,7 +88,7 @@ def check_caller(key: str, user: str, team: str, organisation: str, tier: str) -
 
 
 def check_model(model: object) -> str:
-    """The name of a model; raises ArgumentError for what cannot be one."""
+    """Return the name of a model; raises ArgumentError for a value that cannot be one."""
     if not isinstance(model, str):
         raise ArgumentError(f"model is the name of a model, not {kind_of(model)}")
     if not 0 < len(model) <= LONGEST_MODEL or not model.isprintable():
@@ -98,5 +98,5 @@ def check_model(model: object) -> str:
 
 @lru_cache(maxsize=_NAMES_REMEMBERED)
 def _names(model: str) -> tuple[str, str]:
-    """The model's own name and its full one, in small letters."""
+    """The model's own name and its full name, in lower case."""
     return own_name(model), model.lower()

@@ -19,8 +19,8 @@ from headgate.llm.dialects.paths import family_of
 from headgate.llm.events import EventReader
 from headgate.llm.usage import Usage
 
-Who = str | Callable[[], str]
-"""Who calls: a text, or a function without arguments that tells it for each call."""
+CallerSource = str | Callable[[], str]
+"""A field of the caller: a text, or a function without arguments that returns it for each call."""
 
 _NO_CALLS = re.compile(r".*/(files|uploads(/[^/]+/(parts|complete|cancel))?|moderations|responses/input_tokens"
                        r"|responses/[^/]+/cancel)")  # fmt: skip
@@ -126,7 +126,7 @@ class AnswerReading:
         passed = b"".join(self.stream.feed(chunk, strip_usage=self._strips))
         if self._end is not None:
             for event in self._passed.feed(passed):
-                self._end.read(_told(event.data))
+                self._end.read(_parsed(event.data))
         return passed
 
     @property
@@ -147,22 +147,23 @@ class AnswerReading:
     def cut(self, made: int) -> bytes:
         """The events that end the stream now, of whose text so many tokens were made."""
         assert self._end is not None
-        told = self.stream.usage.usage or Usage(self._call.held.input, 0)
-        return self._end.cut(told._replace(output=max(told.output, made)), tells_usage=not self._strips)
+        usage = self.stream.usage.usage or Usage(self._call.held.input, 0)
+        return self._end.cut(usage._replace(output=max(usage.output, made)), tells_usage=not self._strips)
 
     @property
     def answer(self) -> Any:
         """A whole answer, None if it is none."""
-        return _told(bytes(self._whole)) if self._is_whole and len(self._whole) <= _LARGEST_ANSWER else None
+        return _parsed(bytes(self._whole)) if self._is_whole and len(self._whole) <= _LARGEST_ANSWER else None
 
 
-def _told(data: str | bytes) -> Any:
+def _parsed(data: str | bytes) -> Any:
+    """The parsed JSON of an event or an answer; None if it is none."""
     try:
         return json.loads(data) if data and data != "[DONE]" else None
     except (ValueError, RecursionError):
         return None
 
 
-def caller_of(who: Mapping[str, Who]) -> dict[str, str]:
-    """Who makes this call."""
-    return {name: told() if callable(told) else told for name, told in who.items()}
+def caller_of(caller: Mapping[str, CallerSource]) -> dict[str, str]:
+    """The caller's fields for this call."""
+    return {name: source() if callable(source) else source for name, source in caller.items()}

@@ -16,8 +16,8 @@ from headgate.llm.dialects import Answer
 from headgate.llm.held_bodies import AsyncHeldBody, HeldBody
 from headgate.llm.held_requests import (
     AnswerReading,
+    CallerSource,
     HeldRequest,
-    Who,
     caller_of,
     dialect_of_request,
     not_held,
@@ -40,14 +40,14 @@ class Gate(Protocol):
 class HeldTransport:
     """The transport of a client for threads, around the one that it has."""
 
-    def __init__(self, library: ModuleType, inner: Any, gate: Gate, who: Mapping[str, Who]) -> None:
+    def __init__(self, library: ModuleType, inner: Any, gate: Gate, caller: Mapping[str, CallerSource]) -> None:
         self._library = library
         self._inner = inner
         self._gate = gate
-        self._who = who
+        self._caller = caller
 
     def handle_request(self, request: Any) -> Any:
-        """The provider's answer, or one of its kind to a call that is not sent."""
+        """The provider's answer, or one like it for a call that is not sent."""
         found = dialect_of_request(request.method, request.url.path, request.headers)
         if found is None:
             return self._inner.handle_request(request)
@@ -55,7 +55,7 @@ class HeldTransport:
         if isinstance(held, Answer):
             return _answered(self._library, held)
         try:
-            call: Call = self._gate.reserve(body=held.body, dialect=held.dialect.name, **caller_of(self._who))
+            call: Call = self._gate.reserve(body=held.body, dialect=held.dialect.name, **caller_of(self._caller))
         except (ArgumentError, StoreError) as error:
             return _answered(self._library, not_held(held, error))
         if not call:
@@ -89,11 +89,11 @@ class HeldTransport:
 class AsyncHeldTransport:
     """`HeldTransport` for asyncio."""
 
-    def __init__(self, library: ModuleType, inner: Any, gate: Gate, who: Mapping[str, Who]) -> None:
+    def __init__(self, library: ModuleType, inner: Any, gate: Gate, caller: Mapping[str, CallerSource]) -> None:
         self._library = library
         self._inner = inner
         self._gate = gate
-        self._who = who
+        self._caller = caller
 
     async def handle_async_request(self, request: Any) -> Any:
         """The provider's answer, or one of its kind to a call that is not sent."""
@@ -104,7 +104,7 @@ class AsyncHeldTransport:
         if isinstance(held, Answer):
             return _answered(self._library, held)
         try:
-            asked = await with_input_counted(None, {**caller_of(self._who), "body": held.body})
+            asked = await with_input_counted(None, {**caller_of(self._caller), "body": held.body})
             call: AsyncCall = await self._gate.reserve(**asked, dialect=held.dialect.name)
         except (ArgumentError, StoreError) as error:
             return _answered(self._library, not_held(held, error))

@@ -1,4 +1,4 @@
-"""What is known in advance of calls: which rules apply to those of one caller to one model, their keys and prices."""
+"""What is known in advance of the calls of one caller to one model: the rules that apply, their keys, and prices."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _MOST_KNOWN = 2048
 _LONGEST_KNOWN = 512
 _MOST_PLANS = 4096
 
-Asking = tuple[str, str, str, str, str, str]
-"""(the model, the key, the user, the team, the organisation, the tier) of a call."""
+ModelAndCaller = tuple[str, str, str, str, str, str]
+"""(model, key, user, team, organisation, tier) of a call."""
 
 
 class KnownCall:
     """What is known of calls of one caller to one model, under one policy.
 
-    `resolved` are the rules that apply, their limits and keys, as `resolver` found them; `keyed` holds and settles
-    amounts of them at once, where the store does so without I/O, and None where it is to be asked in another way.
+    `resolved` are the rules that apply, their limits and keys, as `resolver` resolved them. `keyed` holds and settles
+    amounts under them at once where the store does so without I/O; it is None for other stores.
     """
 
-    __slots__ = ("_dearest", "_prices", "_usual", "caller", "keyed", "lease_us", "least_searches", "model",
-                 "most_output", "plan", "resolved", "resolver", "who")  # fmt: skip
+    __slots__ = ("_dearest", "_prices", "_usual", "caller", "caller_id", "keyed", "lease_us", "least_searches",
+                 "model", "most_output", "plan", "resolved", "resolver")  # fmt: skip
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class KnownCall:
     ) -> None:
         self.model = model
         self.caller = caller
-        self.who = caller.key or caller.user
-        """By what it is learned from."""
+        self.caller_id = caller.key or caller.user
+        """The caller as whom the usage of calls is learned: the key, else the user."""
 
         self.most_output = most_output(model)
-        """The most that the model makes, None where that is not known."""
+        """The most tokens that the model generates in one answer; None if that is not known."""
 
         self.least_searches = least_searches(model)
         """How often each call searches the web, whatever its body says."""
@@ -68,7 +68,7 @@ class KnownCall:
         self._dearest = self._usual = PriceSpan(0, 0, None)
 
     def dearest(self, at_us: int, terms: Terms) -> Price | None:
-        """The highest price that can apply to a call that is made at a moment; None where none is known."""
+        """The highest price that can apply to a call that is made at `at_us`; None if none is known."""
         if terms:
             return self._prices.dearest(self.model, at_us, terms)
         start_us, end_us, price = self._dearest
@@ -78,9 +78,9 @@ class KnownCall:
         return price
 
     def price(self, at_us: int, terms: Terms, model: str = "") -> Price | None:
-        """The price of a call that was admitted at a moment, under the policy that admitted it.
+        """The price of a call that was admitted at `at_us`, under the policy that admitted it.
 
-        `model` is another one that answered in its place.
+        `model` is another model that answered in place of the requested one.
         """
         if terms or (model and model != self.model):
             return self._prices.price(model or self.model, at_us, terms)
@@ -92,41 +92,41 @@ class KnownCall:
 
 
 class KnownCalls:
-    """What is known of calls under one policy, by caller and model. Bounded; of many callers the latest."""
+    """What is known of calls under one policy, by model and caller. Bounded: it forgets the oldest ones."""
 
     def __init__(self, gate: Any, settings: LlmSettings, prices: PriceSpans) -> None:
         self.settings = settings
         self.resolver: Resolver = gate.resolver
         self.waits = self.resolver.policy.waits
-        self.known: dict[Asking, KnownCall] = {}
-        """Those that were met of late; `_older` has those met before."""
+        self.known: dict[ModelAndCaller, KnownCall] = {}
+        """Those added lately; `_older` has those added before."""
 
         self._gate = gate
         self._prices = prices
-        self._older: dict[Asking, KnownCall] = {}
+        self._older: dict[ModelAndCaller, KnownCall] = {}
         self._plans: dict[int, Plan] = {}
-        self.is_alike = self.resolver.policy.looks_at_calls_alone
-        """Whether a call is known by its caller and its model, whatever HTTP request it came in."""
+        self.is_request_independent = self.resolver.policy.looks_at_calls_alone
+        """Whether model and caller decide everything about a call, whatever HTTP request it was made in."""
 
-    def of(self, asking: Asking, request: Subject | None) -> KnownCall:
-        """What is known of a call that is not among `known`. Raises ArgumentError for what cannot be one."""
-        model, *who = asking
+    def of(self, model_and_caller: ModelAndCaller, request: Subject | None) -> KnownCall:
+        """What is known of a call that is not in `known`. Raises ArgumentError for an invalid model or caller."""
+        model, *caller_fields = model_and_caller
         check_model(model)
-        check_caller(*who)
-        found = self._older.get(asking) if self.is_alike else None
-        if found is None:
-            found = self.of_several(asking, (), request)
-        if self.is_alike and sum(map(len, asking)) <= _LONGEST_KNOWN:
+        check_caller(*caller_fields)
+        known = self._older.get(model_and_caller) if self.is_request_independent else None
+        if known is None:
+            known = self.of_several(model_and_caller, (), request)
+        if self.is_request_independent and sum(map(len, model_and_caller)) <= _LONGEST_KNOWN:
             if len(self.known) >= _MOST_KNOWN:
                 self._older, self.known = self.known, {}
-            self.known[asking] = found
-        return found
+            self.known[model_and_caller] = known
+        return known
 
-    def of_several(self, asking: Asking, others: Sequence[str], request: Subject | None) -> KnownCall:
+    def of_several(self, model_and_caller: ModelAndCaller, others: Sequence[str], request: Subject | None) -> KnownCall:
         """What is known of a call that other models than its own may answer: the rules for any of them apply."""
-        model, *who = asking
+        model, *caller_fields = model_and_caller
         check_model(model)
-        caller = check_caller(*who)
+        caller = check_caller(*caller_fields)
         subject: Any = CallSubject(caller, model, request, others)
         resolved = self.resolver.resolve(subject, 1, ALL_RULES)
         plan, lease_us = self._plan(resolved), self.settings.lease_us
@@ -134,7 +134,7 @@ class KnownCalls:
         return KnownCall(model, caller, self.resolver, resolved, plan, self._prices, lease_us=lease_us, keyed=keyed)
 
     def _plan(self, resolved: Resolved) -> Plan:
-        """The plan of the rules that apply, remembered."""
+        """The plan of the rules that apply, which is cached."""
         _, _, rules, units = resolved
         plan = self._plans.get(id(rules))
         if plan is None or plan.rules is not rules:

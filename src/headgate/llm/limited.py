@@ -1,4 +1,4 @@
-"""Functions that call a model and give its answer, or its stream: held before, settled by what they give."""
+"""Functions that call a model and return its answer or its stream: their calls are held, then settled by the answer."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ from headgate.llm.inputs import with_input_counted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Told = str | Callable[..., str] | None
-"""A text, or a function of the call's arguments that tells it."""
+FieldSource = str | Callable[..., str] | None
+"""A text, or a function that returns it when called with the arguments of the decorated function."""
 
 BodyOf = Callable[..., Mapping[str, Any]]
 
-_LEFT_OUT = ("Omit", "NotGiven")
-"""What the packages of OpenAI and Anthropic call the values of arguments that are not sent."""
+_OMITTED = ("Omit", "NotGiven")
+"""The types by which the packages of OpenAI and Anthropic mark arguments that are not sent."""
 
-_MORE = "extra_body"
-"""The argument in which these packages take further fields of the body, which stand before those of its own."""
+_EXTRA_BODY = "extra_body"
+"""The argument in which these packages take further fields of the body, which override its own."""
 
 
 class LimitedCalls:
-    """How the calls of one function are held."""
+    """Holds and settles the calls of decorated functions."""
 
-    def __init__(self, gate: Any, model: Told, who: Mapping[str, Told], body: BodyOf | None, *, is_async: bool) -> None:
+    def __init__(
+        self, gate: Any, model: FieldSource, caller: Mapping[str, FieldSource], body: BodyOf | None, *, is_async: bool
+    ) -> None:
         self._gate = gate
         self._model = model
-        self._who = who
+        self._caller = caller
         self._body = body
         self._is_async = is_async
 
     def around(self, function: F) -> F:
-        """The function with its calls held; raises ConfigError for one of the other colour."""
+        """Return the function with its calls held; raises ConfigError for a function of the other colour."""
         if not callable(function) or inspect.isclass(function):
             raise ConfigError(f"limited goes around a function or a method, not {function!r:.60}")
         is_stream = inspect.isasyncgenfunction(function)
         is_async = inspect.iscoroutinefunction(function) or is_stream
-        if self._is_async and not is_async:  # methods of clients are plain functions around those that begin so
+        if self._is_async and not is_async:  # methods of clients are plain functions that wrap coroutine functions
             is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
         if is_async != self._is_async:
             name = _name_of(function)
@@ -52,12 +54,12 @@ class LimitedCalls:
             other = sync if self._is_async else "begins with async def: use AsyncLlmGate"
             raise ConfigError(f"the function {name!r} {other}")
         signature = inspect.signature(function)
-        around = self._async_generator if is_stream else self._coroutine if self._is_async else self._plain
-        made: Any = around(function, signature)
-        return made  # type: ignore[no-any-return]
+        decorate = self._async_generator if is_stream else self._coroutine if self._is_async else self._plain
+        decorated: Any = decorate(function, signature)
+        return decorated  # type: ignore[no-any-return]
 
-    def _asked(self, signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
-        """What is asked for a call of the function."""
+    def _reserve_arguments(self, signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
+        """The arguments of `reserve` for a call of the function."""
         if self._body is not None:
             body = dict(self._body(*args, **kwargs))
         else:
@@ -67,19 +69,19 @@ class LimitedCalls:
             for name, parameter in signature.parameters.items():
                 if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                     body |= body.pop(name, {})
-            body = {name: value for name, value in body.items() if type(value).__name__ not in _LEFT_OUT}
-            more = body.get(_MORE)
-            if isinstance(more, Mapping):
-                del body[_MORE]
-                body |= more
-        told = {"model": self._model, **self._who}
-        who = {name: each(*args, **kwargs) if callable(each) else each for name, each in told.items()}
-        return {"body": body, **who}
+            body = {name: value for name, value in body.items() if type(value).__name__ not in _OMITTED}
+            extra = body.get(_EXTRA_BODY)
+            if isinstance(extra, Mapping):
+                del body[_EXTRA_BODY]
+                body |= extra
+        sources = {"model": self._model, **self._caller}
+        fields = {name: source(*args, **kwargs) if callable(source) else source for name, source in sources.items()}
+        return {"body": body, **fields}
 
     def _plain(self, function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
         @functools.wraps(function)
         def limited(*args: Any, **kwargs: Any) -> Any:
-            call: Call = self._gate.reserve(**self._asked(signature, args, kwargs))
+            call: Call = self._gate.reserve(**self._reserve_arguments(signature, args, kwargs))
             call.__enter__()
             try:
                 answer = function(*args, **kwargs)
@@ -105,7 +107,7 @@ class LimitedCalls:
         @functools.wraps(function)
         async def limited(*args: Any, **kwargs: Any) -> Any:
             call: AsyncCall = await self._gate.reserve(
-                **await with_input_counted(None, self._asked(signature, args, kwargs))
+                **await with_input_counted(None, self._reserve_arguments(signature, args, kwargs))
             )
             await call.__aenter__()
             try:
@@ -127,7 +129,7 @@ class LimitedCalls:
     def _async_generator(self, function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
         @functools.wraps(function)
         async def limited(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            async with self._gate.call(**self._asked(signature, args, kwargs)) as call:
+            async with self._gate.call(**self._reserve_arguments(signature, args, kwargs)) as call:
                 chunks = call.stream(function(*args, **kwargs))
                 try:
                     async for chunk in chunks:
@@ -139,7 +141,7 @@ class LimitedCalls:
 
 
 def _is_manager(answer: object) -> bool:
-    """Whether it is asked in a `with` block, and calls the model only then, as what `client.messages.stream` gives."""
+    """Whether an answer calls the model only when its `with` block begins, like that of `client.messages.stream`."""
     is_entered = hasattr(answer, "__enter__") or hasattr(answer, "__aenter__")
     return is_entered and type(answer).__name__.endswith("Manager")
 
@@ -156,29 +158,29 @@ def _name_of(function: Callable[..., Any]) -> Any:
 
 
 class HeldStream:
-    """A stream that settles its call at its end, when it is closed, and where nothing refers to it any more.
+    """A stream that settles its call at its end, when it is closed, and when it is garbage-collected.
 
-    All else that it is asked for is that of the stream of the client.
+    All other attributes are those of the client's stream.
     """
 
     def __init__(self, call: Call, stream: Any) -> None:
         self._call = call
         self._stream = stream
-        self._told = call.stream(stream)
+        self._events = call.stream(stream)
 
     def __iter__(self) -> HeldStream:
         return self
 
     def __next__(self) -> Any:
         try:
-            return next(self._told)
+            return next(self._events)
         except BaseException as error:
             self._call.__exit__(type(error), error, error.__traceback__)
             raise
 
     def close(self) -> None:
         """Read no further."""
-        self._told.close()  # type: ignore[attr-defined]
+        self._events.close()  # type: ignore[attr-defined]
         self._call.__exit__(None, None, None)
         close(self._stream)
 
@@ -202,7 +204,7 @@ class AsyncHeldStream:
     def __init__(self, call: AsyncCall, stream: Any) -> None:
         self._call = call
         self._stream = stream
-        self._told = call.stream(stream)
+        self._events = call.stream(stream)
         self._loop = asyncio.get_running_loop()
 
     def __aiter__(self) -> AsyncHeldStream:
@@ -210,14 +212,14 @@ class AsyncHeldStream:
 
     async def __anext__(self) -> Any:
         try:
-            return await anext(self._told)
+            return await anext(self._events)
         except BaseException as error:
             await self._call.__aexit__(type(error), error, error.__traceback__)
             raise
 
     async def close(self) -> None:
         """Read no further."""
-        await self._told.aclose()  # type: ignore[attr-defined]
+        await self._events.aclose()  # type: ignore[attr-defined]
         await self._call.__aexit__(None, None, None)
         await close_async(self._stream)
 

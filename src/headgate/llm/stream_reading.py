@@ -71,7 +71,7 @@ class StreamReading:
         """
         if self._events is None:
             self._events = EventReader()
-        if self._left is None and chunk.endswith(b"\n\n") and self._events.is_between and self.usage.leave(chunk):
+        if self._left is None and chunk.endswith(b"\n\n") and self._events.is_between and self.usage.defer(chunk):
             return [chunk]
         passed = [event.raw for event in self._events.feed(chunk) if not (self.usage.read_event(event) and strip_usage)]
         self._count()

@@ -1,4 +1,4 @@
-"""The usage of a streamed answer: what its events tell, in any dialect, and the text that was made if they never do."""
+"""The usage of a streamed answer, as its events report it in any dialect, and its text for streams without usage."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.llm.events import EventReader, ServerSentEvent
-from headgate.llm.terms import terms_told
-from headgate.llm.usage import Usage, field_of, largest, made_beside, usage_of
+from headgate.llm.terms import reported_terms
+from headgate.llm.usage import Usage, additional_usage, field_of, largest, usage_of
 from headgate.llm.web_searches import with_shown
 
-_ENDS = ("response.completed", "response.incomplete", "response.failed")
-_MAKING = ("content", "reasoning_content", "reasoning", "refusal", "text", "thinking", "partial_json")
-"""Fields of a delta in which text is made, in chat completions and in messages."""
+_FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+_DELTA_TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "text", "thinking", "partial_json")
+"""Fields of a delta that carry generated text, in chat completions and in messages."""
 
-_CALLING, _CALLED = ("function", "custom"), ("name", "arguments", "input")
-_PARTS = ("text", "thinking")
-"""Of parts, which some servers make in place of a text."""
+_CALL_KINDS, _CALL_TEXTS = ("function", "custom"), ("name", "arguments", "input")
+_PART_TEXTS = ("text", "thinking")
+"""Fields of parts, of which some servers send a list in place of a text."""
 
-_TELLING = (b"[DONE]", b"message_", b'"response"')
-"""What events have that tell more than text: ends, messages with usage, whole responses."""
+_SIGNIFICANT = (b"[DONE]", b"message_", b'"response"')
+"""Bytes of events that report more than text: ends, messages with usage, whole responses."""
 
-_TELLING_UNLESS_NULL = tuple((name, name + b":null", name + b": null") for name in (b'"usage"', b'"finish_reason"'))
+_SIGNIFICANT_VALUES = tuple((name, name + b":null", name + b": null") for name in (b'"usage"', b'"finish_reason"'))
 _TIER = b'"service_tier"'
 _MODEL = b'"model"'
-_TOLD_TIER = re.compile(rb'"service_tier"\s*:\s*"([^"]*)"')
-_MOST_LEFT_BYTES = 128 * 1024
-"""So much of a stream is kept unread."""
+_TIER_VALUE = re.compile(rb'"service_tier"\s*:\s*"([^"]*)"')
+_MOST_DEFERRED_BYTES = 128 * 1024
+"""The most bytes of a stream that are kept unread."""
 
 _MOST_TEXT = 4 * 1024 * 1024
-"""So many characters of text are kept, several times what any model makes: what comes beyond is passed over, so that no
-peer decides how much is kept."""
+"""The most characters of text that are kept, several times the output of any model. Further text is dropped, so that no
+peer decides how much memory is used."""
 
 _MOST_MODELS = 8
 _LONGEST_MODEL = 256
 
 
 class StreamUsage:
-    """Reads the events of one answer, one after another: of a server, or the objects that a client's package gives.
+    """Reads the events of one answer in order: those of a server, or the objects that a client's package yields.
 
-    `usage` is what was told, None if nothing was (yet); `is_final` whether that is the whole truth, not what was known
-    on the way; `has_ended` whether the end of the stream was seen.
+    `usage` is the usage reported so far, None if there is none; `is_final` is whether it is final, not an interim
+    value; `has_ended` is whether the end of the stream was read.
     """
 
     def __init__(self) -> None:
@@ -50,185 +50,188 @@ class StreamUsage:
         self.is_final = False
         self.has_ended = False
         self.was_cut = False
-        """Whether the provider ended the answer since it was as long as it may be."""
+        """Whether the provider ended the answer because it reached its longest allowed length."""
 
-        self.tells_searches = True
-        """Whether its usage tells how often the web was searched, as that of chat completions rarely does."""
+        self.reports_searches = True
+        """Whether the usage reports the number of web searches, which that of chat completions rarely does."""
 
-        self._is_told_in_chunks = False
-        """Whether chunks of chat completions or completions have told usage."""
+        self._has_chunk_usage = False
+        """Whether chunks of chat completions or completions have reported usage."""
 
         self._is_outdated = False
-        """Whether more was made since a chunk told usage."""
+        """Whether text was generated after the last chunk that reported usage."""
 
         self._terms: dict[str, str] = {}
-        self.beside: tuple[tuple[str, Usage], ...] = ()
-        """What of `usage` was made beside a message, each with its model; see `made_beside`."""
+        self.additional: tuple[tuple[str, Usage], ...] = ()
+        """The part of `usage` that a message's own numbers leave out, each with its model; see `additional_usage`."""
 
         self.response_id = ""
         """The id of a response that later calls may refer to; "" where there is none."""
 
         self._models: tuple[str, ...] = ()
-        self._taken = 0
+        self._taken_texts = 0
         self._texts: list[str] = []
-        self._kept = 0
-        self._left: dict[int, bytes] = {}
-        """Events that are not read yet, by the place among the texts where theirs belongs."""
+        self._text_length = 0
+        self._deferred: dict[int, bytes] = {}
+        """Events that are not read yet, by the index in `_texts` where their text belongs."""
 
-        self._left_bytes = 0
-        self._owed: int | None = None
-        """The place of what was left though it tells a model or a service tier: to be read before anything else is."""
+        self._deferred_bytes = 0
+        self._priority_index: int | None = None
+        """The index of deferred events that carry a model or a service tier: they are read before any others."""
 
     @property
     def terms(self) -> dict[str, str]:
-        """What the call got that changes its price, as it was told: its service tier, its speed."""
-        self._read_owed()
+        """The reported fields that change the price of the call, such as its service tier and its speed."""
+        self._read_priority()
         return self._terms
 
     @property
     def models(self) -> tuple[str, ...]:
-        """What its events call the model that answers: the first event that names it, and all that are read."""
-        self._read_owed()
+        """The names of the answering model: in the first event that names it, and in all other events that are read."""
+        self._read_priority()
         return self._models
 
     @property
     def text(self) -> str:
-        """All text that was made so far, arguments of calls and reasoning that is shown among it: to be counted."""
-        while self._left:
-            self._read_left()
+        """The text generated so far, with the arguments of tool calls and the visible reasoning; used for counting."""
+        while self._deferred:
+            self._read_deferred()
         return "".join(self._texts)
 
     def take_text(self) -> str:
-        """The text that was made since this was asked last."""
-        while self._left:
-            self._read_left()
-        text = "".join(self._texts[self._taken :])
-        self._taken = len(self._texts)
+        """Return the text generated since the last call of this method."""
+        while self._deferred:
+            self._read_deferred()
+        text = "".join(self._texts[self._taken_texts :])
+        self._taken_texts = len(self._texts)
         return text
 
-    def leave(self, events: bytes) -> bool:
-        """Leave whole events of a server unread until the text is asked for, which it rarely is; whether that was done.
+    def defer(self, events: bytes) -> bool:
+        """Store whole events of a server unread until the text is requested, which is rare; return whether it was done.
 
-        It is not where they may tell usage or an end, or outdate a usage that was told. Where they may tell a model or
-        a service tier, as the first ones of a stream do, they are read before the next ones, and so after they are
-        passed on. Of what is left, so much is kept and the rest is read.
+        Events that may report usage or an end, or that may outdate a reported usage, are not deferred. Events that may
+        carry a model or a service tier, as the first ones of a stream do, are read before the next ones, and so after
+        they are passed on. At most `_MOST_DEFERRED_BYTES` stay unread.
         """
-        if self._owed is not None:
-            self._read_owed()
-        if self._is_told_in_chunks or self._may_tell(events):
+        if self._priority_index is not None:
+            self._read_priority()
+        if self._has_chunk_usage or self._may_be_significant(events):
             return False
-        if (_MODEL in events and not self._models) or (_TIER in events and self._tells_tier(events)):
-            self._owed = len(self._texts)
-        self._left[len(self._texts)] = events
+        if (_MODEL in events and not self._models) or (_TIER in events and self._has_new_tier(events)):
+            self._priority_index = len(self._texts)
+        self._deferred[len(self._texts)] = events
         self._texts.append("")
-        self._left_bytes += len(events)
-        while self._left_bytes > _MOST_LEFT_BYTES:
-            self._read_left()
+        self._deferred_bytes += len(events)
+        while self._deferred_bytes > _MOST_DEFERRED_BYTES:
+            self._read_deferred()
         return True
 
-    def _may_tell(self, events: bytes) -> bool:
-        """Whether events may tell usage or an end."""
-        for name in _TELLING:
+    def _may_be_significant(self, events: bytes) -> bool:
+        """Whether events may report usage or an end."""
+        for name in _SIGNIFICANT:
             if name in events:
                 return True
-        for name, null, spaced_null in _TELLING_UNLESS_NULL:
+        for name, null, spaced_null in _SIGNIFICANT_VALUES:
             if name in events and events.count(name) > events.count(null) + events.count(spaced_null):
                 return True
         return False
 
-    def _tells_tier(self, events: bytes) -> bool:
-        """Whether events tell another service tier than before."""
+    def _has_new_tier(self, events: bytes) -> bool:
+        """Whether events report another service tier than before."""
         known = self._terms.get("service_tier")
-        return any(tier.decode("utf-8", "replace") != known for tier in _TOLD_TIER.findall(events))
+        return any(tier.decode("utf-8", "replace") != known for tier in _TIER_VALUE.findall(events))
 
-    def _read_owed(self) -> None:
-        """Read what tells a model or a service tier."""
-        if self._owed is not None:
-            self._read_left(self._owed)
+    def _read_priority(self) -> None:
+        """Read the deferred events that carry a model or a service tier, if there are any."""
+        if self._priority_index is not None:
+            self._read_deferred(self._priority_index)
 
-    def _read_left(self, place: int | None = None) -> None:
-        """Read what was left at a place, or the first of it."""
-        if place is None:
-            place = next(iter(self._left))
-        owed, self._owed = self._owed, None  # what is read here was left before anything that is read next
-        events = self._left.pop(place)
-        self._left_bytes -= len(events)
+    def _read_deferred(self, index: int | None = None) -> None:
+        """Read the deferred events at an index, by default the earliest ones."""
+        if index is None:
+            index = next(iter(self._deferred))
+        priority_index, self._priority_index = self._priority_index, None  # these were received before any read next
+        events = self._deferred.pop(index)
+        self._deferred_bytes -= len(events)
         texts, self._texts, is_outdated = self._texts, [], self._is_outdated
         for event in EventReader().feed(events):
             self.read_event(event)
-        texts[place] = "".join(self._texts)
-        self._texts, self._is_outdated = texts, is_outdated  # it came before any usage
-        if owed != place:
-            self._owed = owed
+        texts[index] = "".join(self._texts)
+        self._texts, self._is_outdated = texts, is_outdated  # these events were received before any usage
+        if priority_index != index:
+            self._priority_index = priority_index
 
     def read_event(self, event: ServerSentEvent) -> bool:
-        """Read an event of a server; whether it tells usage alone, which a client that did not ask does not expect."""
+        """Read one event of a server; return whether it carries usage alone.
+
+        A client that did not request usage does not expect such an event.
+        """
         if event.data == "[DONE]":
             self.end()
             return False
         if not event.data:
             return False
         try:
-            told = json.loads(event.data)
+            payload = json.loads(event.data)
         except (ValueError, RecursionError):
             return False
-        return self.read(told)
+        return self.read(payload)
 
     def end(self) -> None:
-        """The stream ended as it should: what was told last is the truth."""
+        """Note that the stream ended properly: the usage reported last is final."""
         self.has_ended = True
         self.is_final = self.usage is not None and not self._is_outdated
 
-    def read(self, told: Any) -> bool:
-        """Read what an event says, a mapping or an object; the answer is that of `read_event`."""
-        if self._owed is not None:
-            self._read_owed()
-        kind = field_of(told, "type")
-        if not isinstance(kind, str) or field_of(told, "choices") is not None:
-            return self._read_chat(told)
+    def read(self, event: Any) -> bool:
+        """Read the payload of an event, a mapping or an object; return the same as `read_event`."""
+        if self._priority_index is not None:
+            self._read_priority()
+        kind = field_of(event, "type")
+        if not isinstance(kind, str) or field_of(event, "choices") is not None:
+            return self._read_chat(event)
         if kind.startswith("response."):
-            self._read_response(kind, told)
+            self._read_response(kind, event)
         else:
-            self._read_message(kind, told)
+            self._read_message(kind, event)
         return False
 
-    def _read_chat(self, told: Any) -> bool:
-        """A chunk of chat completions or completions; some servers tell usage in each, and the last counts."""
-        tier = field_of(told, "service_tier")
-        if tier is not None and tier != self._terms.get("service_tier"):  # each chunk tells it
-            self._note_terms(told)
-        model = field_of(told, "model")
+    def _read_chat(self, chunk: Any) -> bool:
+        """Read a chunk of chat completions or completions. Some servers report usage in each; the last one counts."""
+        tier = field_of(chunk, "service_tier")
+        if tier is not None and tier != self._terms.get("service_tier"):  # every chunk repeats it
+            self._note_terms(chunk)
+        model = field_of(chunk, "model")
         if model is not None and model not in self._models:
             self._note_model(model)
-        usage, choices = usage_of(field_of(told, "usage")), field_of(told, "choices")
+        usage, choices = usage_of(field_of(chunk, "usage")), field_of(chunk, "choices")
         choices, before = choices if isinstance(choices, list) else [], len(self._texts)
         if usage is not None:
-            self.usage, self.tells_searches, self._is_told_in_chunks = usage, usage.web_searches > 0, True
-            # Where each chunk tells it, what it is while other choices go on is not the whole truth.
+            self.usage, self.reports_searches, self._has_chunk_usage = usage, usage.web_searches > 0, True
+            # Where every chunk reports usage, it is not final while other choices continue.
             self.is_final = all(field_of(choice, "finish_reason") is not None for choice in choices)
         for choice in choices:
             self.was_cut = self.was_cut or field_of(choice, "finish_reason") == "length"
-            self._made(choice, ("text",))
+            self._add_texts(choice, ("text",))
             delta = field_of(choice, "delta")
-            self._made(delta, _MAKING)
+            self._add_texts(delta, _DELTA_TEXTS)
             calls = field_of(delta, "tool_calls")
             for call in calls if isinstance(calls, list) else ():
-                for kind in _CALLING:
-                    self._made(field_of(call, kind), _CALLED)
-            self._made(field_of(delta, "function_call"), _CALLED)
-            self._made(field_of(delta, "audio"), ("transcript",))
+                for kind in _CALL_KINDS:
+                    self._add_texts(field_of(call, kind), _CALL_TEXTS)
+            self._add_texts(field_of(delta, "function_call"), _CALL_TEXTS)
+            self._add_texts(field_of(delta, "audio"), ("transcript",))
         self._is_outdated = usage is None and (self._is_outdated or any(self._texts[before:]))
         self.is_final = self.is_final and not self._is_outdated
         return usage is not None and not choices
 
-    def _read_response(self, kind: str, told: Any) -> None:
-        """An event of OpenAI's responses, whose last one tells all."""
+    def _read_response(self, kind: str, event: Any) -> None:
+        """Read an event of OpenAI's responses, of which the last one reports everything."""
         if kind.endswith(".delta"):
-            self._made(told, ("delta",))
+            self._add_texts(event, ("delta",))
             return
-        response = field_of(told, "response")
+        response = field_of(event, "response")
         self._note_model(field_of(response, "model"))
-        if kind in _ENDS:
+        if kind in _FINAL_EVENTS:
             self.has_ended, self.was_cut = True, kind == "response.incomplete"
             response_id = field_of(response, "id")
             self.response_id = response_id if isinstance(response_id, str) else ""
@@ -237,33 +240,33 @@ class StreamUsage:
             if usage is not None:
                 self.usage, self.is_final = with_shown(usage, response), True
 
-    def _read_message(self, kind: str, told: Any) -> None:
-        """An event of Anthropic's messages: numbers are cumulative, and may be 0 at first, so the largest count."""
+    def _read_message(self, kind: str, event: Any) -> None:
+        """Read an event of Anthropic's messages. Numbers are cumulative and may start at 0: the largest count."""
         if kind == "content_block_delta":
-            self._made(field_of(told, "delta"), _MAKING)
+            self._add_texts(field_of(event, "delta"), _DELTA_TEXTS)
         elif kind == "message_start":
-            message = field_of(told, "message")
+            message = field_of(event, "message")
             self._note_model(field_of(message, "model"))
             started = field_of(message, "usage")
             self._note_terms(started)
             self._grow(usage_of(started))
         elif kind == "message_delta":
-            usage = field_of(told, "usage")
-            usage = None if usage is None else {"input_tokens": 0, **_fields(usage)}
-            self.was_cut = field_of(field_of(told, "delta"), "stop_reason") == "max_tokens"
-            self.beside = made_beside(usage) or self.beside
+            usage = field_of(event, "usage")
+            usage = None if usage is None else {"input_tokens": 0, **_set_fields(usage)}
+            self.was_cut = field_of(field_of(event, "delta"), "stop_reason") == "max_tokens"
+            self.additional = additional_usage(usage) or self.additional
             self._grow(usage_of(usage), is_final=True)
         elif kind == "message_stop":
             self.has_ended = True
 
     def _note_model(self, model: Any) -> None:
-        """Note a name of the model that answers; of more names than any router has use for, one that no model has."""
+        """Note a name of the answering model. Beyond the most names that a router may need, note one "" instead."""
         if isinstance(model, str) and model and model not in self._models and len(self._models) <= _MOST_MODELS:
             is_usual = len(self._models) < _MOST_MODELS and len(model) <= _LONGEST_MODEL
             self._models = (*self._models, model if is_usual else "")
 
-    def _note_terms(self, told: Any) -> None:
-        self._terms |= terms_told(told)
+    def _note_terms(self, fields: Any) -> None:
+        self._terms |= reported_terms(fields)
 
     def _grow(self, usage: Usage | None, *, is_final: bool = False) -> None:
         if usage is None:
@@ -271,27 +274,27 @@ class StreamUsage:
         self.usage = usage if self.usage is None else largest(self.usage, usage)
         self.is_final = self.is_final or is_final
 
-    def _made(self, told: Any, names: tuple[str, ...]) -> None:
+    def _add_texts(self, fields: Any, names: tuple[str, ...]) -> None:
         for name in names:
-            text = field_of(told, name)
+            text = field_of(fields, name)
             if isinstance(text, str):
-                if self._kept < _MOST_TEXT:
+                if self._text_length < _MOST_TEXT:
                     self._texts.append(text)
-                    self._kept += len(text)
-            elif isinstance(text, list) and names is not _PARTS:
+                    self._text_length += len(text)
+            elif isinstance(text, list) and names is not _PART_TEXTS:
                 for part in text:
-                    self._made_part(part)
+                    self._add_part(part)
 
-    def _made_part(self, part: Any) -> None:
-        """A part of a text: a text, or a list of texts, as what is thought is."""
-        self._made(part, _PARTS)
-        thought = field_of(part, "thinking")
-        for each in thought if isinstance(thought, list) else ():
-            self._made(each, _PARTS)
+    def _add_part(self, part: Any) -> None:
+        """Add a part of a text: a text, or, as for thinking, a list of texts."""
+        self._add_texts(part, _PART_TEXTS)
+        thinking = field_of(part, "thinking")
+        for thought in thinking if isinstance(thinking, list) else ():
+            self._add_texts(thought, _PART_TEXTS)
 
 
-def _fields(told: Any) -> dict[str, Any]:
-    """The fields of a mapping or an object that are told, those too that its package does not know yet."""
-    more = getattr(told, "model_extra", None) or {}
-    fields = told if isinstance(told, Mapping) else {**getattr(told, "__dict__", {}), **more}
+def _set_fields(item: Any) -> dict[str, Any]:
+    """The fields of a mapping or an object that are not None, including those that its package does not know yet."""
+    unknown = getattr(item, "model_extra", None) or {}
+    fields = item if isinstance(item, Mapping) else {**getattr(item, "__dict__", {}), **unknown}
     return {name: value for name, value in fields.items() if value is not None}

@@ -1,6 +1,6 @@
-"""What changes the price of a call beside its tokens: what its body asks for, and what its answer says that it got.
+"""The terms of a call: fields that change its price besides its tokens, as its body requests and its answer reports.
 
-`models.toml` says which fields these are, and which of their values are usual. Any other value has a price of its own.
+`models.toml` lists these fields and their usual values. Any other value has a price of its own.
 """
 
 from __future__ import annotations
@@ -13,55 +13,55 @@ from headgate.llm.model_table import usual_values
 from headgate.llm.usage import field_of
 
 Terms = tuple[tuple[str, str], ...]
-"""Fields with their values, in the order of the names, without those that are usual; () for the usual price."""
+"""Fields with their values, ordered by name, without usual values; () for the usual price."""
 
 BATCH = ("processing", "batch")
-"""What is sent together with much else, to be answered within a day; no field of a body says so, its caller does."""
+"""The term of a call that is sent in a batch, to be answered within a day. The caller states it, no field of a body."""
 
 _TIER = "service_tier"
 
 
-def unusual(told: Mapping[str, str]) -> Terms:
-    """The terms among what was told."""
+def unusual(fields: Mapping[str, str]) -> Terms:
+    """The terms among fields: those with unusual values."""
     usual = usual_values()
-    return tuple(sorted((name, value) for name, value in told.items() if value and value not in usual.get(name, ())))
+    return tuple(sorted((name, value) for name, value in fields.items() if value and value not in usual.get(name, ())))
 
 
-def terms_asked(body: Mapping[str, Any], processing: object = None) -> Terms:
-    """What a body asks for, and its caller says besides: that the call is one of a "batch". Raises ArgumentError."""
-    fields = usual_values()
-    if processing is None and body.keys().isdisjoint(fields):
+def requested_terms(body: Mapping[str, Any], processing: object = None) -> Terms:
+    """The terms that a body requests, and `processing`, by which the caller states a "batch". Raises ArgumentError."""
+    names = usual_values()
+    if processing is None and body.keys().isdisjoint(names):
         return ()
-    told = {name: value for name in fields if isinstance(value := body.get(name), str) and name != BATCH[0]}
+    requested = {name: value for name in names if isinstance(value := body.get(name), str) and name != BATCH[0]}
     if processing is not None:
         if processing != BATCH[1]:
             raise ArgumentError(f'processing of a call is "batch", or left out, not {str(processing)[:40]!r}')
-        told[BATCH[0]] = BATCH[1]
-    return unusual(told)
+        requested[BATCH[0]] = BATCH[1]
+    return unusual(requested)
 
 
-def terms_told(told: Any) -> dict[str, str]:
-    """What an answer, or its usage, says that a call got: usual values, too."""
-    found = {}
+def reported_terms(fields: Any) -> dict[str, str]:
+    """The terms that an answer, or its usage, reports for a call, including usual values."""
+    reported = {}
     for name in usual_values():
-        value = field_of(told, name)
+        value = field_of(fields, name)
         if isinstance(value, str) and value and name != BATCH[0]:
-            found[name] = value
-    if found.get(_TIER) == BATCH[1]:  # as Anthropic's answers call it
-        del found[_TIER]
-        found[BATCH[0]] = BATCH[1]
-    return found
+            reported[name] = value
+    if reported.get(_TIER) == BATCH[1]:  # where Anthropic's answers report it
+        del reported[_TIER]
+        reported[BATCH[0]] = BATCH[1]
+    return reported
 
 
-def terms_got(asked: Terms, told: Mapping[str, str]) -> Terms | None:
-    """What a call got; None where it asked for something and its answer does not say whether it got that."""
-    if not asked:
-        return unusual(told) if told else ()
-    if any(name not in told for name, value in asked if (name, value) != BATCH):
+def applied_terms(requested: Terms, reported: Mapping[str, str]) -> Terms | None:
+    """The terms that applied to a call; None if the answer does not report on all requested terms."""
+    if not requested:
+        return unusual(reported) if reported else ()
+    if any(name not in reported for name, value in requested if (name, value) != BATCH):
         return None
-    return unusual({**told, BATCH[0]: BATCH[1]} if BATCH in asked else told)
+    return unusual({**reported, BATCH[0]: BATCH[1]} if BATCH in requested else reported)
 
 
 def terms_text(terms: Terms) -> str:
-    """`speed=fast`, several with a space between."""
+    """The terms as text such as `speed=fast`, several separated by a space."""
     return " ".join(f"{name}={value[:40]}" for name, value in terms)

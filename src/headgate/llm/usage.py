@@ -1,6 +1,6 @@
-"""What a call used, as its answer tells it, in the dialects of OpenAI and Anthropic and what speaks like them.
+"""The usage of a call as its answer reports it, in the dialects of OpenAI, Anthropic and compatible servers.
 
-Unknown is not zero: an answer that tells no usage, or none that can be true, gives None.
+Unknown is not zero: an answer without usage, or with an impossible one, gives None.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Any, NamedTuple
 from headgate.errors import ArgumentError
 
 MOST_TOKENS = 1 << 40
-"""What tells more than that tells nonsense."""
+"""The most tokens that a usage can credibly report."""
 
 
-_MESSAGES = ("cache_read_input_tokens", "cache_creation_input_tokens", "server_tool_use")
+_MESSAGE_FIELDS = ("cache_read_input_tokens", "cache_creation_input_tokens", "server_tool_use")
 """Fields that only Anthropic's usage has."""
 
 _CACHED, _WRITTEN = (
     ("cache_read_input_tokens", "prompt_cache_hit_tokens", "cached_tokens"),
     "cache_creation_input_tokens",
 )
-_BESIDE_DETAILS = frozenset((*_CACHED, _WRITTEN))
-"""Fields in which LiteLLM, DeepSeek and Moonshot tell beside `prompt_tokens` what of these the cache read and wrote."""
+_TOP_LEVEL_CACHE_FIELDS = frozenset((*_CACHED, _WRITTEN))
+"""Fields next to `prompt_tokens` in which LiteLLM, DeepSeek and Moonshot report the cache reads and writes."""
 
 _ITERATIONS_IN_TOTAL = ("message", "fallback_message")
-"""Kinds of Anthropic's iterations whose tokens the usage itself counts. Others it leaves out, though they are paid for:
-those of a compaction of the context, and of an advisor."""
+"""The types of Anthropic's iterations whose tokens the usage itself counts. It leaves out others, which are charged
+all the same: those of a compaction of the context, and of an advisor."""
 
 
 class Usage(NamedTuple):
     """Tokens of a call, of which some are parts of others.
 
-    `input` counts all that was sent, `cache_read` and `cache_write` among it (`cache_write_hour` is the part of the
-    writes that is kept for an hour, not minutes); `output` counts all that was made, `reasoning` among it.
-    `web_searches` that the provider made are counted beside them. `audio_input`, `audio_output` and `image_output` are
-    what of both was no text.
+    `input` counts all input, including `cache_read` and `cache_write` (`cache_write_hour` is the part of the writes
+    that is cached for an hour, not minutes); `output` counts all output, including `reasoning`. `web_searches` is the
+    number of searches that the provider made, counted separately. `audio_input`, `audio_output` and `image_output` are
+    the parts of input and output that are not text.
     """
 
     input: int
@@ -52,129 +52,136 @@ class Usage(NamedTuple):
 
 
 def read_usage(answer: Any) -> Usage | None:
-    """The usage of a whole answer, a mapping or an object of the `openai` or `anthropic` package; None if unknown."""
+    """Return the usage of a whole answer, a mapping or an object of the packages `openai` and `anthropic`, or None."""
     return usage_of(field_of(answer, "usage"))
 
 
 def usage_of(fields: Any) -> Usage | None:
-    """A `usage` of any dialect; None for what is none, or cannot be true."""
+    """Parse a `usage` of any dialect; None for a value that is no usage, or an impossible one."""
     if fields is None:
         return None
     try:
         if field_of(fields, "prompt_tokens") is not None:
             return _of_openai(fields, "prompt", "completion")
         usage = _of_iteration(fields)
-        for _, more in _beside(fields):
+        for _, more in _additional_usage(fields):
             usage = Usage(*map(add, usage, more))
         return usage
-    except _Nonsense:
+    except _InvalidCount:
         return None
 
 
-def made_beside(fields: Any) -> tuple[tuple[str, Usage], ...]:
-    """What Anthropic made beside a message, of all that its usage tells: of each the model, "" for the call's own."""
+def additional_usage(fields: Any) -> tuple[tuple[str, Usage], ...]:
+    """The usage of Anthropic's iterations that a message's own numbers leave out, each with its model.
+
+    The model is "" where it is the call's own.
+    """
     try:
-        return () if fields is None or field_of(fields, "prompt_tokens") is not None else _beside(fields)
-    except _Nonsense:
+        return () if fields is None or field_of(fields, "prompt_tokens") is not None else _additional_usage(fields)
+    except _InvalidCount:
         return ()
 
 
-def largest(one: Usage, other: Usage) -> Usage:
-    """Of each number of two usages the larger, and wholes that are no smaller than their parts together."""
-    sent, made, read, written, hour, thought, searches, heard, spoken, drawn = map(max, one, other)
-    sent, made = max(sent, read + written + heard), max(made, thought + spoken + drawn)
-    return Usage(sent, made, read, written, hour, thought, searches, heard, spoken, drawn)
+def largest(first: Usage, second: Usage) -> Usage:
+    """The larger of each number of two usages, with totals that are at least the sum of their parts."""
+    sent, output, read, written, hour, reasoning, searches, audio_in, audio_out, images = map(max, first, second)
+    sent, output = max(sent, read + written + audio_in), max(output, reasoning + audio_out + images)
+    return Usage(sent, output, read, written, hour, reasoning, searches, audio_in, audio_out, images)
 
 
 def credible(usage: Usage | None, sent: int) -> Usage | None:
-    """A usage; None for one of no tokens where some were sent: what is unknown is not zero."""
+    """The usage; None if it has no tokens although `sent` tokens of input were: unknown is not zero."""
     return None if usage is not None and sent and not (usage.input or usage.output) else usage
 
 
 NO_PARTS = (0,) * (len(Usage._fields) - 2)
-"""What follows input and output in a usage without parts."""
+"""The fields behind input and output of a usage without parts."""
 
 
 def check_parts(usage: Usage) -> None:
-    """Raise ArgumentError for a usage that a program tells and no call can have, of whose parts some are more than the
-    whole: an input without what the cache read, as Anthropic's `input_tokens` are.
+    """Raise ArgumentError for a usage, passed by a program, that no call can have, as its parts exceed a total.
+
+    An example is an input without the tokens read from the cache, as in Anthropic's `input_tokens`.
     """
-    sent, made, read, written, hour, thought, _, heard, spoken, drawn = usage
-    if sent < 0 or made < 0:
-        raise ArgumentError(f"a call uses at least 0 tokens, not {sent} of input and {made} of output")
+    sent, output, read, written, hour, reasoning, _, audio_in, audio_out, images = usage
+    if sent < 0 or output < 0:
+        raise ArgumentError(f"a call uses at least 0 tokens, not {sent} of input and {output} of output")
     for name, value in zip(Usage._fields, usage, strict=True):
         if value < 0:
             raise ArgumentError(f"{name} of a usage is at least 0, not {value}")
-    for whole, parts, name in (
-        (sent, read + written + heard, "input, which counts cache_read, cache_write and audio_input"),
-        (made, thought + spoken + drawn, "output, which counts reasoning, audio_output and image_output"),
+    for total, parts, name in (
+        (sent, read + written + audio_in, "input, which counts cache_read, cache_write and audio_input"),
+        (output, reasoning + audio_out + images, "output, which counts reasoning, audio_output and image_output"),
         (written, hour, "cache_write, which counts cache_write_hour"),
     ):
-        if parts > whole:
-            raise ArgumentError(f"{name}, is at least their sum, {parts}, not {whole}")
+        if parts > total:
+            raise ArgumentError(f"{name}, is at least their sum, {parts}, not {total}")
 
 
-def tells_input(usage: Usage, sent: int) -> bool:
-    """Whether a usage can be the whole truth: one of no input is not, where some was sent."""
+def reports_input(usage: Usage, sent: int) -> bool:
+    """Whether a usage can be complete: one without input is not, if `sent` tokens of input were sent."""
     return usage.input > 0 or not sent
 
 
-class _Nonsense(Exception):
-    """A number of tokens that is none."""
+class _InvalidCount(Exception):
+    """A value that is no number of tokens."""
 
 
-def _of_openai(fields: Any, sent: str, made: str) -> Usage:
-    """OpenAI's usage, which calls what was sent and made `prompt` and `completion`, or `input` and `output`.
+def _of_openai(fields: Any, input_name: str, output_name: str) -> Usage:
+    """Parse OpenAI's usage, whose fields begin with `prompt` and `completion`, or with `input` and `output`.
 
-    Anthropic's, too, of messages that read and wrote no cache.
+    Anthropic's usage of messages that neither read nor wrote the cache has the latter form, too.
     """
-    of_sent, of_made = field_of(fields, f"{sent}_tokens_details"), field_of(fields, f"{made}_tokens_details")
-    read, written, hour = _count(of_sent, "cached_tokens"), _count(of_sent, "cache_write_tokens"), 0
-    if type(fields) is not dict or not _BESIDE_DETAILS.isdisjoint(fields):
+    of_input, of_output = (
+        field_of(fields, f"{input_name}_tokens_details"),
+        field_of(fields, f"{output_name}_tokens_details"),
+    )
+    read, written, hour = _count(of_input, "cached_tokens"), _count(of_input, "cache_write_tokens"), 0
+    if type(fields) is not dict or not _TOP_LEVEL_CACHE_FIELDS.isdisjoint(fields):
         read = max(read, *(_count(fields, name) for name in _CACHED))
         written = max(written, _count(fields, _WRITTEN))
-        hour = _count(field_of(of_sent, "cache_creation_token_details"), "ephemeral_1h_input_tokens")
+        hour = _count(field_of(of_input, "cache_creation_token_details"), "ephemeral_1h_input_tokens")
     return _consistent(
-        _count(fields, f"{sent}_tokens", needed=True),
-        _count(fields, f"{made}_tokens"),
+        _count(fields, f"{input_name}_tokens", needed=True),
+        _count(fields, f"{output_name}_tokens"),
         total=_count(fields, "total_tokens"),
         cache_read=read,
         cache_write=written,
         cache_write_hour=hour,
-        reasoning=_reasoning(of_made),
-        audio_input=_count(of_sent, "audio_tokens"),
-        audio_output=_count(of_made, "audio_tokens"),
-        image_output=_count(of_made, "image_tokens"),
+        reasoning=_reasoning(of_output),
+        audio_input=_count(of_input, "audio_tokens"),
+        audio_output=_count(of_output, "audio_tokens"),
+        image_output=_count(of_output, "image_tokens"),
     )._replace(web_searches=_count(field_of(fields, "server_tool_use"), "web_search_requests"))
 
 
-def _beside(fields: Any) -> tuple[tuple[str, Usage], ...]:
-    """The iterations of a message that its own numbers leave out."""
+def _additional_usage(fields: Any) -> tuple[tuple[str, Usage], ...]:
+    """See `additional_usage`; raises _InvalidCount."""
     iterations = field_of(fields, "iterations")
     if not isinstance(iterations, list):
         return ()
-    found = [each for each in iterations if field_of(each, "type") not in _ITERATIONS_IN_TOTAL]
-    models = [field_of(each, "model") for each in found]
+    additional = [iteration for iteration in iterations if field_of(iteration, "type") not in _ITERATIONS_IN_TOTAL]
+    models = [field_of(iteration, "model") for iteration in additional]
     return tuple(
-        (model if isinstance(model, str) else "", _of_iteration(each))
-        for model, each in zip(models, found, strict=True)
+        (model if isinstance(model, str) else "", _of_iteration(iteration))
+        for model, iteration in zip(models, additional, strict=True)
     )
 
 
 def _reasoning(details: Any) -> int:
-    """What of the output was reasoning, or thinking, as Anthropic calls it."""
+    """The tokens of reasoning, which Anthropic calls thinking."""
     return 0 if details is None else max(_count(details, "reasoning_tokens"), _count(details, "thinking_tokens"))
 
 
 def _of_iteration(fields: Any) -> Usage:
-    """Usage of responses or messages, or of one iteration of a message."""
-    if any(field_of(fields, name) is not None for name in _MESSAGES):
+    """Parse the usage of a response or a message, or of one iteration of a message."""
+    if any(field_of(fields, name) is not None for name in _MESSAGE_FIELDS):
         return _of_messages(fields)
     return _of_openai(fields, "input", "output")
 
 
 def _of_messages(fields: Any) -> Usage:
-    """Anthropic's messages, whose `input_tokens` leave out what the cache read and wrote."""
+    """Parse the usage of Anthropic's messages, whose `input_tokens` leave out cache reads and writes."""
     read, written = _count(fields, "cache_read_input_tokens"), _count(fields, "cache_creation_input_tokens")
     hour = _count(field_of(fields, "cache_creation"), "ephemeral_1h_input_tokens")
     searches = _count(field_of(fields, "server_tool_use"), "web_search_requests")
@@ -191,7 +198,7 @@ def _of_messages(fields: Any) -> Usage:
 
 def _consistent(
     sent: int,
-    made: int,
+    output: int,
     *,
     total: int,
     cache_read: int,
@@ -202,33 +209,32 @@ def _consistent(
     audio_output: int = 0,
     image_output: int = 0,
 ) -> Usage:
-    """A usage whose parts are no larger than the whole; of numbers that differ, the larger counts.
+    """Make a usage whose parts do not exceed their totals; where numbers contradict each other, the larger one counts.
 
-    Where the total is more than what was sent and made, the rest was made: some servers leave reasoning out of what
-    they call output.
+    Where the total exceeds input plus output, the rest is output: some servers leave reasoning out of their output.
     """
     cache_write = max(cache_write, cache_write_hour)
     sent = max(sent, cache_read + cache_write, audio_input)
-    made = max(made, reasoning + audio_output + image_output, total - sent)
-    audio_input = min(audio_input, sent - cache_read - cache_write)  # what the cache read of it costs what that does
+    output = max(output, reasoning + audio_output + image_output, total - sent)
+    audio_input = min(audio_input, sent - cache_read - cache_write)  # cached audio costs what cache reads cost
     return Usage(
-        sent, made, cache_read, cache_write, cache_write_hour, reasoning,
+        sent, output, cache_read, cache_write, cache_write_hour, reasoning,
         audio_input=audio_input, audio_output=audio_output, image_output=image_output,
     )  # fmt: skip
 
 
 def _count(fields: Any, name: str, *, needed: bool = False) -> int:
-    """A number of tokens, 0 where it is not told; raises _Nonsense for what cannot be one."""
+    """A number of tokens, 0 where the field is absent and not `needed`; raises _InvalidCount for an impossible one."""
     value = field_of(fields, name)
     if value is None and not needed:
         return 0
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
-        raise _Nonsense
+        raise _InvalidCount
     return value
 
 
 def field_of(fields: Any, name: str) -> Any:
-    """A field of a mapping or of an object; None where it has none."""
-    if type(fields) is dict:  # of JSON: asked for each field of each event of a stream
+    """A field of a mapping or an attribute of an object; None if there is none."""
+    if type(fields) is dict:  # parsed JSON, the usual case: this runs for each field of each event of a stream
         return fields.get(name)
     return fields.get(name) if isinstance(fields, Mapping) else getattr(fields, name, None)

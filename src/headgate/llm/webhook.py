@@ -1,6 +1,6 @@
-"""Tells a URL of soft limits that were reached: each once until its limit is as new, never on the path of a call.
+"""Reports reached soft limits to a URL: each once until its limit has reset, and never in the thread of a call.
 
-Of processes that share a store one tells.
+Of the processes that share a store, one reports each soft limit.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from urllib.error import HTTPError
 from headgate.amounts import number_text
 from headgate.clock import Clock
 from headgate.forks import ProcessLock
+from headgate.llm.notification_claims import NotificationClaims
 from headgate.llm.soft_limits import SoftLimit
-from headgate.llm.told_once import ToldOnce
 
 log = logging.getLogger("headgate")
 
@@ -27,40 +27,40 @@ _MOST_WAITING = 1_000
 _MOST_REMEMBERED = 10_000
 _TIMEOUT_S = 10
 _IDLE_S = 30
-"""A thread that has nothing to tell for so long ends."""
+"""The thread ends when it has had nothing to send for this time."""
 
 
 class Webhook:
     """Sends soft limits to a URL as JSON, one POST each, from a thread of its own.
 
-    What cannot be sent is logged, without the URL, which may have a secret in it, and is not tried again; more than a
-    thousand that wait are dropped. `told` knows what other processes have sent.
+    A failure is logged, without the URL, which may contain a secret, and is not retried. At most a thousand soft limits
+    wait; further ones are dropped. `claims` show what other processes have sent.
     """
 
-    def __init__(self, url: str, clock: Clock, told: ToldOnce) -> None:
+    def __init__(self, url: str, clock: Clock, claims: NotificationClaims) -> None:
         self.url = url
         self._clock = clock
-        self._told_anywhere = told
-        self._told: OrderedDict[tuple[str, ...], int] = OrderedDict()
-        """What was told here, or is waiting, and until when that holds."""
+        self._claims = claims
+        self._reported: OrderedDict[tuple[str, ...], int] = OrderedDict()
+        """The soft limits that this process has reported, or that are waiting, and when each may be reported again."""
 
         self._waiting: Queue[SoftLimit] = Queue(_MOST_WAITING)
         self._lock = ProcessLock()
         self._process = 0
-        """The process that has the thread; 0 for none."""
+        """The id of the process that has the thread; 0 if there is no thread."""
 
     def __call__(self, limits: tuple[SoftLimit, ...]) -> None:
-        """Tell of these, as far as they were not told of; never waits."""
+        """Report those of these soft limits that were not reported yet; never waits."""
         now_us = self._clock.now_us()
         for limit in limits:
             name = _name(limit)
             with self._lock.current:
-                if self._told.get(name, 0) > now_us:
+                if self._reported.get(name, 0) > now_us:
                     continue
-                self._told[name] = now_us + limit.reset_after_us
-                self._told.move_to_end(name)
-                if len(self._told) > _MOST_REMEMBERED:
-                    self._told.popitem(last=False)
+                self._reported[name] = now_us + limit.reset_after_us
+                self._reported.move_to_end(name)
+                if len(self._reported) > _MOST_REMEMBERED:
+                    self._reported.popitem(last=False)
                 try:
                     self._waiting.put_nowait(limit)
                 except Full:
@@ -71,7 +71,7 @@ class Webhook:
                 self._start()
 
     def _start(self) -> None:
-        # Without the lock: a greenlet that is started lets others run, which would wait for it in vain.
+        # Without the lock: starting a greenlet lets others run, and these would wait for the lock for ever.
         try:
             Thread(target=self._send_all, name="headgate-webhook", daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter ends: the next one tries again
@@ -87,7 +87,7 @@ class Webhook:
                         self._process = 0
                         return
                 continue
-            if not self._told_anywhere.is_first(_name(limit), limit.reset_after_us):
+            if not self._claims.claim(_name(limit), limit.reset_after_us):
                 continue
             try:
                 self._send(limit)
@@ -104,7 +104,7 @@ class Webhook:
 
 
 def _name(limit: SoftLimit) -> tuple[str, ...]:
-    """What is told once: of which limit, of which caller and model."""
+    """The identity of a report: the limit, the caller and the model."""
     return (limit.limit, *limit.caller, limit.model)
 
 

@@ -1,7 +1,7 @@
-"""Clients of providers that hold: `gate.wrap(OpenAI(), user="ann")` is a client like the one that it is given.
+"""Clients of providers whose calls are held: `gate.wrap(OpenAI(), user="ann")` returns a client like its argument.
 
-Whatever has the client of httpx or httpx2 that it sends with as `_client`, and a method `copy(http_client=...)`, can be
-wrapped, as the clients of the packages `openai` and `anthropic` have, and such a client itself.
+A client of httpx or httpx2 can be wrapped, and any client that has such a client as `_client` and a method
+`copy(http_client=...)`, as those of the packages `openai` and `anthropic` do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from headgate.errors import ConfigError
-from headgate.llm.held_requests import Who
+from headgate.llm.held_requests import CallerSource
 from headgate.llm.held_transport import AsyncHeldTransport, HeldTransport
 
 C = TypeVar("C")
@@ -21,16 +21,16 @@ C = TypeVar("C")
 _LIBRARIES = ("httpx", "httpx2")
 
 
-def wrapped(client: C, gate: Any, who: Mapping[str, Who], *, is_async: bool) -> C:
+def wrapped(client: C, gate: Any, caller: Mapping[str, CallerSource], *, is_async: bool) -> C:
     """The client whose calls are held by a gate. Raises ConfigError for what cannot be wrapped."""
-    told: Any = client
-    found = _library(told)
+    wrapped_client: Any = client
+    found = _library(wrapped_client)
     if found is not None:
-        sends: Any = told
+        http_client: Any = wrapped_client
     else:
-        sends = getattr(told, "_client", None)
-        found = _library(sends)
-    if found is None or (sends is not told and not hasattr(told, "copy")):
+        http_client = getattr(wrapped_client, "_client", None)
+        found = _library(http_client)
+    if found is None or (http_client is not wrapped_client and not hasattr(wrapped_client, "copy")):
         raise ConfigError(
             "what is wrapped is a client of the packages openai or anthropic, or one of httpx or httpx2, "
             f"not a {type(client).__module__}.{type(client).__name__}"
@@ -39,20 +39,20 @@ def wrapped(client: C, gate: Any, who: Mapping[str, Who], *, is_async: bool) -> 
     if asynchronous != is_async:
         gates = ("AsyncLlmGate", "an asynchronous") if asynchronous else ("LlmGate", "a")
         raise ConfigError(f"{gates[1]} client, {type(client).__name__}, is wrapped by {gates[0]}")
-    around = AsyncHeldTransport if asynchronous else HeldTransport
+    transport_class = AsyncHeldTransport if asynchronous else HeldTransport
 
     def held(transport: Any) -> Any:
-        return None if transport is None else around(library, transport, gate, who)
+        return None if transport is None else transport_class(library, transport, gate, caller)
 
     # A copy sends as the client does: by its proxies, with its base URL, headers, hooks and deadlines.
-    holding = copy.copy(sends)
-    holding._transport = held(sends._transport)
-    holding._mounts = {pattern: held(transport) for pattern, transport in sends._mounts.items()}
-    holding._sends_for = sends  # which would close the connections if nothing referred to it
-    if sends is told:
+    holding = copy.copy(http_client)
+    holding._transport = held(http_client._transport)
+    holding._mounts = {pattern: held(transport) for pattern, transport in http_client._mounts.items()}
+    holding._sends_for = http_client  # which would close the connections if nothing referred to it
+    if http_client is wrapped_client:
         result: C = holding
         return result
-    result = told.copy(http_client=holding)
+    result = wrapped_client.copy(http_client=holding)
     return result
 
 
