@@ -120,7 +120,7 @@ def test_a_body_that_does_not_come_is_refused_and_holds_nothing(
         assert ask(proxy).status_code == 200
         for connection in slow:
             came = connection.recv(65536)
-            assert came.startswith(b"HTTP/1.1 400 ") and b"did not come within 0.5 s" in came
+            assert came.startswith(b"HTTP/1.1 400 ") and b"did not arrive within 0.5 s" in came
         assert proxy.count("held") == 1 and len(provider.requests) >= 1
     assert not caplog.records
 

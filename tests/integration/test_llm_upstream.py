@@ -277,7 +277,7 @@ def test_a_provider_that_falls_silent_is_given_up_but_not_while_its_answer_waits
     async def quiet(upstream: Upstream) -> None:
         with await send(upstream, silent, timeout_s=0.2) as answer:
             assert await answer.read() == b"ok"
-            with pytest.raises(TimeoutError, match=r"nothing came for 0\.2 s"):
+            with pytest.raises(TimeoutError, match=r"no bytes arrived for 0\.2 s"):
                 await answer.read()
 
     talk(peer, slow)
@@ -285,7 +285,7 @@ def test_a_provider_that_falls_silent_is_given_up_but_not_while_its_answer_waits
     mute = Peer(b"")
 
     async def nothing(upstream: Upstream) -> None:
-        with pytest.raises(Lost, match=r"nothing came for 0\.2 s") as caught:
+        with pytest.raises(Lost, match=r"no bytes arrived for 0\.2 s") as caught:
             await send(upstream, mute, timeout_s=0.2)
         assert caught.value.is_timeout
 

@@ -28,7 +28,7 @@ from headgate.llm_proxy.providers import ProviderSettings, read_providers
 from headgate.llm_proxy.proxy_parts import ProxyOptions
 from headgate.llm_proxy.reading_on import ReadingOn
 from headgate.llm_proxy.server import InForce, ProxyServer, ProxySource
-from headgate.llm_proxy.several import _begin
+from headgate.llm_proxy.several import _make_server
 from headgate.llm_proxy.upstream import Upstream
 from headgate.policy.gate import read_policy
 from headgate.policy.problems import PolicyError
@@ -69,7 +69,7 @@ def begun(folder: Path, limits: str, good: LastGood) -> ProxyServer:
     file.write_text(json.dumps(policy(limits)))
     first = InForce(read_policy(policy("1/hour")), ())
     source = ProxySource(file, None, None, store=SmallStore())
-    return _begin(source, good, first, ProxyOptions(), None)
+    return _make_server(source, good, first, ProxyOptions(), None)
 
 
 def limits_of(server: ProxyServer) -> list[str]:
@@ -159,7 +159,7 @@ def test_a_body_nested_deeper_than_any_call_is_refused(between: str) -> None:
         with pytest.raises(ArgumentError, match="the body is nested too deeply"):
             read_body(asked(more), CHAT)
     many = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "{["}]}] * 500}
-    assert read_body(json.dumps(many).encode(), CHAT).told == many
+    assert read_body(json.dumps(many).encode(), CHAT).fields == many
 
 
 @pytest.mark.parametrize("dialect", [CHAT, COUNT_TOKENS], ids=str)

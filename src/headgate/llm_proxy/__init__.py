@@ -1,1 +1,1 @@
-"""The proxy of language models: stands before providers, and holds each call under a policy until it is settled."""
+"""The proxy of language models: forwards calls to providers, and holds each under a policy until it is settled."""

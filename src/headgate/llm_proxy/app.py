@@ -1,4 +1,4 @@
-"""The proxy as an HTTP handler: who calls, which dialect, and what of it costs."""
+"""The proxy as an HTTP handler: it finds the caller and the dialect of a request, and runs its call."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ from headgate.observe.prometheus import CONTENT_TYPE
 log = logging.getLogger("headgate")
 
 _server_log = logging.getLogger("headgate.requests")
-"""Of aiohttp's server. What it cannot read it answers with a 400, and quotes in its log: a key may be in that."""
+"""The log of aiohttp's server. A request that aiohttp cannot parse gets a 400, and would be quoted here: the quotation
+may contain a key, so the filter drops it."""
 
 _server_log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 USER_HEADER = "x-headgate-user"
 _THREAD_BYTES = 32 * 1024
-"""A body that is longer is read and counted in a thread, so that other calls go on."""
+"""A longer body is parsed and counted in a thread, so that it does not block other calls."""
 
-_STALLED_LOOK_S = 5.0
+_STALLED_CHECK_S = 5.0
 _HEADER_BYTES = 32768
 _LONGEST_USER = 200
 
 
 class _Credentials(NamedTuple):
-    """Who calls, and whether that may name users."""
+    """The caller, and whether it may name users."""
 
     caller: Caller
     names_users: bool
@@ -65,8 +66,8 @@ class Proxy:
         self.draining = False
         options = parts.options
         server = web.Server(
-            self.handle, request_factory=self._arrived, handler_cancellation=True, access_log=None, logger=_server_log,
-            auto_decompress=False,
+            self.handle, request_factory=self._new_request, handler_cancellation=True, access_log=None,
+            logger=_server_log, auto_decompress=False,
             max_line_size=_HEADER_BYTES, max_field_size=_HEADER_BYTES, keepalive_timeout=options.idle_s,
         )  # fmt: skip
         self.server = server
@@ -79,36 +80,36 @@ class Proxy:
 
     @property
     def under_way(self) -> int:
-        """How many requests are not answered yet, or read on."""
+        """The number of requests that are not answered yet, or whose stream is read on."""
         return len(self._running)
 
-    def _arrived(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> ArrivedRequest:
-        """What aiohttp makes of the head of a request. A call begins at once, before aiohttp asks for its answer."""
+    def _new_request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> ArrivedRequest:
+        """Make the request of a head that aiohttp has parsed. A call begins here, before aiohttp calls the handler."""
         request = ArrivedRequest(message, payload, protocol, writer, task, self._loop)
-        # What aiohttp cannot read it gives another method, and answers by itself.
-        if message.method == "POST" and self.connections.head_came(request):
-            self._begin(request)
+        # A request that aiohttp cannot parse has another method here, and aiohttp answers it by itself.
+        if message.method == "POST" and self.connections.head_received(request):
+            self._begin_answer(request)
         return request
 
-    def _begin(self, request: ArrivedRequest) -> BegunAnswer:
-        """Begin to answer. It goes on where the client has gone."""
+    def _begin_answer(self, request: ArrivedRequest) -> BegunAnswer:
+        """Begin to answer in a task of its own, which goes on after the client has gone."""
         client = ClientSide(request, closes=self.draining, ending=lambda: self.connections.answer_ends(request))
         task = self._loop.create_task(self._answer(request, client))
         self._running.add(task)
         self._clients.add(client)
-        task.add_done_callback(partial(self._answered, client))
+        task.add_done_callback(partial(self._answer_done, client))
         begun = request.begun = BegunAnswer(client, task)
         return begun
 
-    def _answered(self, client: ClientSide, task: asyncio.Task[None]) -> None:
+    def _answer_done(self, client: ClientSide, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._clients.discard(client)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request. What it does goes on where the client has gone: cancelling this says so."""
+        """Answer a request. Cancelling this means that the client has gone; the work for it goes on."""
         assert isinstance(request, ArrivedRequest)
         if request.begun is None:
-            self.connections.head_came(request)
+            self.connections.head_received(request)
         try:
             return await self._handle(request)
         finally:
@@ -117,7 +118,7 @@ class Proxy:
     async def _handle(self, request: ArrivedRequest) -> web.StreamResponse:
         if request.path in ("/healthz", "/metrics") and request.method in ("GET", "HEAD"):
             return self._own_page(request.path)
-        client, task = request.begun or self._begin(request)
+        client, task = request.begun or self._begin_answer(request)
         request.begun = None  # it refers to the request
         try:
             await asyncio.shield(task)
@@ -128,35 +129,35 @@ class Proxy:
         return client.response
 
     async def all_answered(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no request is under way."""
         while self._running:
             await asyncio.wait(list(self._running))
 
     async def break_off(self) -> None:
-        """End all calls at once; each is settled with at least what was seen of it."""
+        """End all calls at once; each is settled with at least the usage that was received."""
         running = list(self._running)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
     async def watch_stalled(self) -> None:
-        """Give up clients that take nothing of their answers; runs until cancelled."""
+        """Cut off clients that do not read their answers; runs until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_STALLED_LOOK_S)
+            await asyncio.sleep(_STALLED_CHECK_S)
             since = loop.time() - self.parts.options.stalled_s
-            for client in [each for each in self._clients if each.writing_since is not None]:
+            for client in [writer for writer in self._clients if writer.writing_since is not None]:
                 if client.writing_since is not None and client.writing_since < since:
                     client.break_off()
 
     async def _answer(self, request: web.BaseRequest, client: ClientSide) -> None:
-        if client.gone:  # since the request came
+        if client.gone:  # since the request arrived
             return
         family = family_of(has_anthropic_version="anthropic-version" in request.headers)
         dialect = dialect_of(request.raw_path, family=family)
         try:
             if dialect is None:
-                raise refused(family, Problem.UNKNOWN_PATH, f"Unknown request URL: {_asked(request)}.")
+                raise refused(family, Problem.UNKNOWN_PATH, f"Unknown request URL: {_method_and_path(request)}.")
             if request.method != dialect.method:
                 message = f"{dialect.path} takes {dialect.method}, not {request.method[:20]}."
                 raise refused(dialect.family, Problem.WRONG_METHOD, message)
@@ -178,7 +179,7 @@ class Proxy:
             await pass_on(self.parts, client, dialect, "", headers, query, None)
             return
         exchange = await self._exchange(request, client, dialect, credentials, headers, query)
-        if exchange is not None:  # and nothing here keeps the body while its answer comes
+        if exchange is not None:  # and nothing here refers to the body while the answer arrives
             await exchange.run()
 
     async def _exchange(
@@ -190,7 +191,7 @@ class Proxy:
         headers: list[tuple[str, str]],
         query: str,
     ) -> Exchange | None:
-        """What is to become of a call; None where it costs nothing, and was passed on."""
+        """Read the body, and make the exchange of a call; None for a call that costs nothing: it was passed on."""
         raw = await sent_body(request, dialect.family, self.parts.options)
         if not self.connections.may_read(request, read_bytes(raw)):
             raise refused(dialect.family, Problem.TOO_MANY, "There is no room to read the body now: try again later.")
@@ -203,7 +204,7 @@ class Proxy:
             await pass_on(self.parts, client, dialect, body.model, headers, query, raw)
             return None
         caller = credentials.caller
-        if credentials.names_users and (user := _user_named(request, dialect.family)):
+        if credentials.names_users and (user := _requested_user(request, dialect.family)):
             caller = caller._replace(user=user)
         return Exchange(
             self.parts, client, dialect, caller, body,
@@ -213,7 +214,7 @@ class Proxy:
         )  # fmt: skip
 
     async def _credentials(self, request: web.BaseRequest, family: Family) -> _Credentials:
-        """Who calls; a key that is unknown, expired, revoked or sent in two ways opens nothing."""
+        """Find the caller by its key. Raises Refused for a key that is unknown, expired, revoked or ambiguous."""
         keys = self.parts.keys
         if keys is None:
             return _ANYONE
@@ -233,7 +234,7 @@ class Proxy:
         return _Credentials(_caller_of(key), key.names_users)
 
     async def _read(self, raw: bytes, dialect: Dialect) -> tuple[CallBody, InputCount | None]:
-        """What a body says, and how many tokens it sends where that takes long to count."""
+        """Parse a body; the input tokens are counted here only for long bodies, in the same thread."""
         if len(raw) < _THREAD_BYTES:
             return read_body(raw, dialect), None
         return await asyncio.to_thread(_read_and_count, raw, dialect)
@@ -248,10 +249,10 @@ class Proxy:
 
 def _read_and_count(raw: bytes, dialect: Dialect) -> tuple[CallBody, InputCount | None]:
     body = read_body(raw, dialect)
-    return body, count_input(body.told, body.model) if dialect.is_charged else None
+    return body, count_input(body.fields, body.model) if dialect.is_charged else None
 
 
-def _asked(request: web.BaseRequest) -> str:
+def _method_and_path(request: web.BaseRequest) -> str:
     return f"{request.method[:20]} {request.raw_path.partition('?')[0][:200]}"
 
 
@@ -259,8 +260,8 @@ def _caller_of(key: OwnKey) -> Caller:
     return Caller(key.name, key.user, key.team, key.organisation, key.tier)
 
 
-def _user_named(request: web.BaseRequest, family: Family) -> str:
-    """The user that a call is for, as its key's program says; "" where it says nothing."""
+def _requested_user(request: web.BaseRequest, family: Family) -> str:
+    """The user that the calling program names in a header; "" where it names none."""
     users = request.headers.getall(USER_HEADER, None)
     if not users:
         return ""

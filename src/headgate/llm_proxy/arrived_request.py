@@ -1,4 +1,4 @@
-"""A request whose head came, and its answer, which begins before aiohttp's server asks for it."""
+"""A request whose head has arrived, and its answer, which begins before aiohttp's server calls the handler."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from headgate.llm_proxy.client_side import ClientSide
 
 
 class BegunAnswer(NamedTuple):
-    """An answer that is being made: what writes it, and what makes it."""
+    """An answer that has begun: its writer, and the task that makes it."""
 
     client: ClientSide
     task: asyncio.Task[None]
 
 
 class ArrivedRequest(web.BaseRequest):
-    """A request of a client. aiohttp asks for its answer in a task of its own, a turn of the event loop later."""
+    """A client's request. aiohttp calls the handler in a task of its own, one turn of the event loop later."""
 
     ATTRS = web.BaseRequest.ATTRS | {"begun"}
 
     begun: BegunAnswer | None = None
-    """Its answer, where that has begun and aiohttp has not asked for it yet."""
+    """Its answer, where that has begun before aiohttp called the handler."""
 
     def lost(self) -> None:
-        """Its connection is lost. An answer that aiohttp has not asked for yet, it does not cancel either."""
+        """Note that its connection is lost: aiohttp does not cancel an answer for which it called no handler yet."""
         if self.begun is not None:
             self.begun.client.leave()

@@ -1,7 +1,7 @@
-"""The body of a call: what it says, read in one way only, and the question for usage that is added to it.
+"""The body of a call, parsed in one way only, and the request for usage that is added to it.
 
-What passes the proxy is what the client sent, to the byte, so a provider's reader must understand what this one does.
-What readers understand in different ways (a field twice, in other letters, another encoding) is refused.
+The proxy passes on the client's bytes as they are, so a provider's parser must read the same in them as this one.
+Whatever parsers read in different ways (a field twice, in another case, another encoding) is refused.
 """
 
 from __future__ import annotations
@@ -15,42 +15,44 @@ from headgate.llm.deciding_fields import check_letters
 from headgate.llm.dialects.paths import Dialect
 
 _STREAMED = ("chat", "completions", "responses", "messages")
-_ASKING = b'"stream_options":{"include_usage":true},'
+_USAGE_OPTION = b'"stream_options":{"include_usage":true},'
 
 _MOST_LEVELS = 200
-"""A body is nested no deeper, so that whatever is done with it ends; no tool's schema comes near."""
+"""The deepest nesting of a body, so that all work on it is bounded; the schemas of tools are far less deep."""
 
 
 class CallBody(NamedTuple):
-    """What a body says."""
+    """A parsed body."""
 
     raw: bytes
-    told: dict[str, Any]
+    fields: dict[str, Any]
     model: str
     is_stream: bool
     asks_usage: bool
-    """Whether the client itself asked for usage, and so expects an event that tells it."""
+    """Whether the client itself asked for usage, and so expects an event that contains it."""
 
     def to_send(self, dialect: Dialect, *, ask: bool) -> bytes:
-        """What is sent to the provider; with `ask` a stream of chat completions or completions tells its usage."""
+        """The bytes for the provider; with `ask` they request the usage of a stream of (chat) completions."""
         if not ask or not self.is_stream or self.asks_usage or not dialect.tells_usage_if_asked:
             return self.raw
-        options = self.told.get("stream_options")
-        if "stream_options" not in self.told:
+        options = self.fields.get("stream_options")
+        if "stream_options" not in self.fields:
             start = self.raw.index(b"{") + 1
-            return self.raw[:start] + _ASKING + self.raw[start:]
+            return self.raw[:start] + _USAGE_OPTION + self.raw[start:]
         options = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-        return json.dumps({**self.told, "stream_options": options}, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return json.dumps({**self.fields, "stream_options": options}, ensure_ascii=False).encode(
+            "utf-8", "surrogatepass"
+        )
 
     def dropped(self) -> CallBody:
-        """The same without what was sent."""
+        """The same without its bytes and fields."""
         return CallBody(b"", {}, self.model, self.is_stream, self.asks_usage)
 
 
 def read_body(raw: bytes, dialect: Dialect) -> CallBody:
-    """What the body of a call says. Raises ArgumentError for what is no call, or can be read in several ways."""
+    """Parse the body of a call. Raises ArgumentError for anything else, and for what can be read in several ways."""
     try:
-        told = _decoder.decode(raw.decode())
+        fields = _decoder.decode(raw.decode())
     except UnicodeDecodeError as error:
         raise ArgumentError(f"the body is no UTF-8: byte {error.start} is {raw[error.start]:#04x}") from None
     except json.JSONDecodeError as error:
@@ -59,35 +61,35 @@ def read_body(raw: bytes, dialect: Dialect) -> CallBody:
         raise ArgumentError("the body is nested too deeply") from None
     except ValueError as error:  # a number of thousands of digits
         raise ArgumentError(f"the body is no JSON that can be read: {error}") from None
-    if raw.count(b"[") + raw.count(b"{") > _MOST_LEVELS and _is_deeper(told, _MOST_LEVELS):
+    if raw.count(b"[") + raw.count(b"{") > _MOST_LEVELS and _is_deeper(fields, _MOST_LEVELS):
         raise ArgumentError("the body is nested too deeply")
-    if not isinstance(told, dict):
-        raise ArgumentError(f'the body is an object such as {{"model": ...}}, not {_kind(told)}')
-    check_letters(told)
-    model = told.get("model")
+    if not isinstance(fields, dict):
+        raise ArgumentError(f'the body is an object such as {{"model": ...}}, not {_kind(fields)}')
+    check_letters(fields)
+    model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise ArgumentError(f"model is the name of a model, not {_kind(model)}")
-    check_model(model)  # also of what costs nothing: it is kept, as the name of what a provider says of its limits
-    stream = told.get("stream")
+    check_model(model)  # also of free calls: a provider's limits are stored under this name
+    stream = fields.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise ArgumentError(f"stream is true or false, not {_kind(stream)}")
-    options = told.get("stream_options")
+    options = fields.get("stream_options")
     if options is not None and not isinstance(options, dict):
         raise ArgumentError(f"stream_options is an object, not {_kind(options)}")
     asks = (options or {}).get("include_usage")
     if asks is not None and not isinstance(asks, bool):
         raise ArgumentError(f"stream_options.include_usage is true or false, not {_kind(asks)}")
-    return CallBody(raw, told, model, bool(stream) and dialect.name in _STREAMED, bool(asks))
+    return CallBody(raw, fields, model, bool(stream) and dialect.name in _STREAMED, bool(asks))
 
 
-def _is_deeper(told: Any, levels: int) -> bool:
-    """Whether lists and objects are in one another on more than so many levels."""
-    level = [told]
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested on more than this number of levels."""
+    level = [value]
     for _ in range(levels):
         level = [
             inner
-            for each in level
-            for inner in (each.values() if type(each) is dict else each)
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
             if type(inner) is dict or type(inner) is list
         ]
         if not level:

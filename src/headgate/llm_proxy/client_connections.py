@@ -1,8 +1,9 @@
-"""The connections of clients: how many there may be, how long a head may take, and what all requests may occupy.
+"""The connections of clients: bounds on their number, on the time of a head, and on the memory of all requests.
 
-aiohttp's server, which reads the requests, bounds none of it. What comes over a connection reaches it through one of
-these, so nothing of its inside is relied on. Where there are too many, the one that has waited longest for its client
-is closed, so that a client that holds many open loses its own first (docs/decisions/0032-connections.md).
+aiohttp's server, which parses the requests, bounds none of these. The bytes of a connection reach it through a
+`ClientConnection`, so the proxy relies on none of its internals. Where there are too many connections, the one that has
+waited longest for its client is closed: a client that holds many open loses its own first
+(docs/decisions/0032-connections.md).
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from headgate.llm.dialects import Problem, problem_answer
 from headgate.llm_proxy.arrived_request import ArrivedRequest
 from headgate.llm_proxy.arriving_request import ArrivingRequest
 
-_LONGEST_LOOK_S = 1.0
+_LONGEST_CHECK_S = 1.0
 _IDLE, _HEAD, _BODY, _BUSY, _ENDING, _REST = range(6)
-"""What a connection waits for: a request, the rest of its head, its body; nothing, while it is answered; nothing, while
-the end of the answer is written, after which the client may send the next request; the rest of a body that was answered
-before it came, and that is not read."""
+"""What a connection waits for: a request; the rest of its head; its body; nothing, while it is answered; nothing, while
+the end of the answer is written, after which the client may send the next request; the rest of a body whose request was
+answered before it arrived, and that is discarded."""
 
 _PHRASES = {408: "Request Timeout", 503: "Service Unavailable"}
 
 
 class ClientConnections:
-    """All connections of a server; `watch` closes those on which a head does not come."""
+    """All connections of a server; `watch` closes those on which a head does not arrive in time."""
 
     def __init__(
         self, new_handler: Callable[[], web.RequestHandler], *, most: int, head_s: float, arriving_bytes: int
     ) -> None:
-        """`new_handler` makes what the server has for a connection: the `protocol` of its requests.
+        """`new_handler` makes the server's own handler of a connection: the `protocol` of its requests.
 
-        `arriving_bytes` is what all requests may occupy that have not come whole, or that no provider has answered.
+        `arriving_bytes` bounds the memory of all requests that are incomplete, or that no provider has answered.
         """
         self._new_handler = new_handler
         self.most = most
@@ -42,23 +43,23 @@ class ClientConnections:
         self._most_arriving_bytes = arriving_bytes
         self.arriving_bytes = 0
         self.open: dict[object, ClientConnection] = {}
-        """By what the server has for them."""
+        """By the server's handler of each."""
 
         self.waiting: dict[ClientConnection, None] = {}
         """Those that wait for their clients, the longest first."""
 
         self.arriving: dict[ClientConnection, None] = {}
-        """Those on which a request has begun that has not come whole, the earliest first."""
+        """Those on which an incomplete request has begun, the earliest first."""
 
         self.heads: dict[ClientConnection, float] = {}
-        """Those on which a head has begun, and when, the earliest first."""
+        """Those on which an incomplete head has begun, with its time by the event loop's clock, the earliest first."""
 
     def accept(self) -> ClientConnection:
-        """What the event loop gives a new connection to."""
+        """Make the protocol of a new connection, for the event loop."""
         return ClientConnection(self, self._new_handler())
 
     def has_room(self) -> bool:
-        """Whether one more may be open; one that waits for its client gives way."""
+        """Return whether one more may be open; where there are too many, close one that waits for its client."""
         if len(self.open) < self.most:
             return True
         oldest = next(iter(self.waiting), None)
@@ -67,58 +68,58 @@ class ClientConnections:
         oldest.abort()
         return True
 
-    def arrived(self, size: int) -> bool:
-        """Note that so much of a request came; whether there is room, for which those that began first are refused."""
+    def add_bytes(self, size: int) -> bool:
+        """Count `size` more bytes of requests, refusing the earliest incomplete ones for them; whether they fit."""
         self.arriving_bytes += size
         while self.arriving_bytes > self._most_arriving_bytes and self.arriving:
             next(iter(self.arriving)).refuse(Problem.TOO_MANY, "Too many requests are arriving.")
         return self.arriving_bytes <= self._most_arriving_bytes
 
-    def head_came(self, request: web.BaseRequest) -> bool:
-        """A request is being answered; whether its connection is open still."""
+    def head_received(self, request: web.BaseRequest) -> bool:
+        """Note that a request is being answered; return whether its connection is still open."""
         connection = self.open.get(request.protocol)
         if connection is not None:
-            connection.head_came(request)
+            connection.head_received(request)
         return connection is not None
 
     def may_read(self, request: web.BaseRequest, size: int) -> bool:
-        """Whether there is room for what the body of a request takes once it is read: so much beside what came.
+        """Count `size` more bytes for the parsed body of a request, besides those received; whether there is room.
 
-        It is kept with what came. Requests that have not come whole give way.
+        They are counted until the body is dropped. Incomplete requests are refused for them.
         """
         connection = self.open.get(request.protocol)
         return connection is None or connection.may_read(size)
 
     def body_dropped(self, request: web.BaseRequest) -> None:
-        """The body of a request is kept no longer."""
+        """Release the bytes of a request whose body is no longer stored."""
         connection = self.open.get(request.protocol)
         if connection is not None:
-            connection.free_bytes()
+            connection.release_bytes()
 
     def answer_ends(self, request: web.BaseRequest) -> None:
-        """The last bytes of an answer are about to be written: from now on the next request may come."""
+        """Note that the last bytes of an answer are about to be written: from now on the next request may arrive."""
         connection = self.open.get(request.protocol)
         if connection is not None:
             connection.answer_ends()
 
     def answered(self, request: web.BaseRequest) -> None:
-        """An answer was written."""
+        """Note that an answer was written."""
         connection = self.open.get(request.protocol)
         if connection is not None:
             connection.answered()
 
     async def watch(self) -> None:
-        """Refuse clients whose heads do not come; runs until cancelled."""
+        """Refuse clients whose heads do not arrive in time; runs until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(_LONGEST_LOOK_S, self.head_s / 4))
+            await asyncio.sleep(min(_LONGEST_CHECK_S, self.head_s / 4))
             late_s = loop.time() - self.head_s
-            for connection in [each for each, began_s in self.heads.items() if began_s <= late_s]:
+            for connection in [late for late, began_s in self.heads.items() if began_s <= late_s]:
                 connection.refuse(Problem.LATE_HEAD, f"The head of a request has to come within {self.head_s:g} s.")
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection, in front of what the server has for it."""
+    """One connection, in front of the server's handler of it."""
 
     def __init__(self, connections: ClientConnections, handler: web.RequestHandler) -> None:
         self._connections = connections
@@ -128,32 +129,32 @@ class ClientConnection(asyncio.Protocol):
         self._arriving = ArrivingRequest()
         self._counted_bytes = 0
         self._request: web.BaseRequest | None = None
-        """The one that is being answered."""
+        """The request that is being answered."""
 
-    def head_came(self, request: web.BaseRequest) -> None:
-        """A request is being answered; the body of a call may not have come, or only in part."""
+    def head_received(self, request: web.BaseRequest) -> None:
+        """Note that a request is being answered; the body of a call may be missing yet, or incomplete."""
         self._request = request
-        self.note(_BUSY if request.content.is_eof() or request.method != "POST" else _BODY)
-        self.look_behind()
+        self.set_phase(_BUSY if request.content.is_eof() or request.method != "POST" else _BODY)
+        self.close_if_followed()
 
     def answer_ends(self) -> None:
-        """The answer ends; what has not come of the body is still the request's."""
+        """Note that the answer ends; bytes of the body that are still missing belong to this request."""
         if self._request is None:
             return
         if self._request.content.is_eof():
             self._end_request(_ENDING)
         else:
-            self.free_bytes()
-            self.note(_REST)
+            self.release_bytes()
+            self.set_phase(_REST)
 
     def answered(self) -> None:
-        """A request was answered."""
+        """Note that the request was answered."""
         self.answer_ends()
         if self._phase == _ENDING:
-            self.note(_IDLE)
+            self.set_phase(_IDLE)
 
-    def note(self, phase: int) -> None:
-        """Note what it waits for from now on."""
+    def set_phase(self, phase: int) -> None:
+        """Set what it waits for from now on, and file it among the connections accordingly."""
         connections, self._phase = self._connections, phase
         connections.heads.pop(self, None)
         connections.waiting.pop(self, None)
@@ -163,32 +164,32 @@ class ClientConnection(asyncio.Protocol):
         if phase == _BODY:
             connections.arriving[self] = None
 
-    def look_behind(self) -> None:
-        """Close the connection after the answer where more came than the request that is being answered.
+    def close_if_followed(self) -> None:
+        """Close the connection after the answer where the client has sent more than the request being answered.
 
-        No client that we know of sends a request before the last one was answered, so nothing keeps room for those.
+        No known client sends a request before the last one was answered, so pipelined requests are not buffered.
         """
         request = self._request
         if request is not None and request.content.is_eof() and self._arriving.is_followed(request):
             self._handler.close()
 
     def may_read(self, size: int) -> bool:
-        """Count what its body takes once it is read, if there is room for that."""
+        """Count `size` bytes for its parsed body if there is room for them."""
         connections = self._connections
         self._counted_bytes += size
-        if connections.arrived(size):
+        if connections.add_bytes(size):
             return True
         self._counted_bytes -= size
         connections.arriving_bytes -= size
         return False
 
-    def free_bytes(self) -> None:
-        """Count what came no longer: it is kept no longer."""
+    def release_bytes(self) -> None:
+        """Count the bytes of the request no longer: they are no longer stored."""
         self._connections.arriving_bytes -= self._counted_bytes
         self._counted_bytes = 0
 
     def refuse(self, problem: Problem, message: str) -> None:
-        """Answer a client that has not sent a whole request, and close its connection."""
+        """Answer a client whose request is incomplete with a problem, and close its connection."""
         self._forget()
         self._is_refused = True
         answer = problem_answer(self._arriving.family(), problem, message)
@@ -198,15 +199,15 @@ class ClientConnection(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """Cut it off."""
+        """Close the connection at once."""
         self._forget()
         self._transport.abort()
 
     def _end_request(self, phase: int) -> None:
         self._request = None
         self._arriving = ArrivingRequest()
-        self.free_bytes()
-        self.note(phase)
+        self.release_bytes()
+        self.set_phase(phase)
 
     def _begin_head(self) -> None:
         connections, self._phase = self._connections, _HEAD
@@ -215,7 +216,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _forget(self) -> None:
         connections = self._connections
-        self.free_bytes()
+        self.release_bytes()
         connections.heads.pop(self, None)
         connections.waiting.pop(self, None)
         connections.arriving.pop(self, None)
@@ -230,14 +231,14 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(Problem.TOO_MANY, "Too many calls are under way.")
             return
         self._connections.open[self._handler] = self
-        self.note(_IDLE)
+        self.set_phase(_IDLE)
         self._handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
         if self._phase in (_BUSY, _REST):
-            self._received_late(data)
+            self._receive_while_answered(data)
             return
         if self._phase in (_IDLE, _ENDING):
             self._begin_head()
@@ -246,11 +247,11 @@ class ClientConnection(asyncio.Protocol):
             return
         self._handler.data_received(data)
         if self._phase == _BODY and self._request is not None and self._request.content.is_eof():
-            self.note(_BUSY)
-            self.look_behind()
+            self.set_phase(_BUSY)
+            self.close_if_followed()
 
-    def _received_late(self, data: bytes) -> None:
-        """Take what comes while a request is answered: the rest of a body that was not waited for, or the next one."""
+    def _receive_while_answered(self, data: bytes) -> None:
+        """Take bytes received while a request is answered: the rest of its body, not awaited, or the next request."""
         request = self._request
         if request is None or request.content.is_eof():
             self._handler.close()
@@ -258,8 +259,8 @@ class ClientConnection(asyncio.Protocol):
         self._count(data)
         self._handler.data_received(data)
         if self._phase != _REST:
-            self.look_behind()
-        elif request.content.is_eof():  # and behind it the next one may have come, as the answer was written
+            self.close_if_followed()
+        elif request.content.is_eof():  # the answer was written: the next request may have arrived behind the body
             is_followed = self._arriving.is_followed(request)
             self._end_request(_IDLE)
             if is_followed:
@@ -267,9 +268,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _count(self, data: bytes) -> None:
         self._arriving.add(data)
-        if self._phase != _REST:  # which is read and forgotten
+        if self._phase != _REST:  # whose bytes are discarded
             self._counted_bytes += len(data)
-            self._connections.arrived(len(data))
+            self._connections.add_bytes(len(data))
 
     def eof_received(self) -> None:
         if not self._is_refused:

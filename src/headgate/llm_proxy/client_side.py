@@ -1,4 +1,4 @@
-"""The client of a call: what is written to it, until it has gone. Nothing here fails because a client has."""
+"""The client of a call: its answer is written here, until it has gone. Nothing here fails when a client goes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from headgate.llm.dialects import Answer
 
 
 class _HeadWithFirstPart(web.StreamResponse):
-    """An answer whose head aiohttp keeps until its first part is written, so that both are one system call.
+    """An answer whose head aiohttp buffers until its first part is written, so that both take one system call.
 
-    Where aiohttp does not know the name, the head is written at once.
+    An aiohttp that does not know the attribute writes the head at once.
     """
 
     _send_headers_immediately = False
 
 
 class ClientSide:
-    """Writes one answer. A client that takes nothing slows down its writer, and no other."""
+    """Writes one answer. A client that does not read blocks its own writer, and no other."""
 
     def __init__(self, request: web.BaseRequest, *, closes: bool, ending: Callable[[], None]) -> None:
-        """With `closes` the connection is closed after the answer. `ending` is called before its end is written."""
+        """With `closes` the connection is closed after the answer. `ending` is called before the answer's end is
+        written."""
         self._request = request
         self._loop = asyncio.get_running_loop()
         self._closes = closes
@@ -35,7 +36,7 @@ class ClientSide:
         """Called once, when the client has gone."""
 
         self.writing_since: float | None = None
-        """The event loop's time at which a write began that has not ended."""
+        """The event loop's time at which the write in progress began; None where there is none."""
 
     async def answer(self, answer: Answer) -> None:
         """Answer with a status, headers and a whole body."""
@@ -54,7 +55,7 @@ class ClientSide:
         await self._prepare(response(status=status), headers)
 
     async def write(self, data: bytes) -> None:
-        """Write a part, once the client has taken most of what came before."""
+        """Write a part, once the client has read most of the parts before it."""
         response = self.response
         if self.gone or response is None:
             return
@@ -72,7 +73,7 @@ class ClientSide:
             await self._write_out(partial(self.response.write_eof, last))
 
     def break_off(self) -> None:
-        """Close the connection in the middle of an answer, so that the client sees that it is not whole."""
+        """Close the connection in the middle of an answer, so that the client sees that the answer is incomplete."""
         if self._request.transport is not None:
             self._request.transport.abort()
         self.leave()
@@ -108,4 +109,4 @@ class ClientSide:
 
 
 def _nothing() -> None:
-    """Where nothing is to be told."""
+    """Do nothing: the default of `on_leave`."""

@@ -1,4 +1,4 @@
-"""How many connections a process has descriptors for."""
+"""The number of connections that a process has file descriptors for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import suppress
 log = logging.getLogger("headgate")
 
 _OTHER_DESCRIPTORS = 64
-"""What a process has open beside connections, at the most: files, pipes, connections to a store."""
+"""The most descriptors that a process has open besides connections: files, pipes, connections to a store."""
 
 
 def within_descriptors(connections: int) -> int:
-    """As many connections as there are descriptors for: each may need a second one, to a provider.
+    """Return `connections`, or as many as there are descriptors for: each may need a second one, to a provider.
 
-    Raises the soft limit on descriptors where it may.
+    Increases the soft limit on descriptors where that is permitted.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + _OTHER_DESCRIPTORS

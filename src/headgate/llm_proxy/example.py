@@ -1,6 +1,6 @@
-"""A provider for newcomers, in the same process on a port of loopback: its model `echo` repeats what it is told.
+"""A provider for newcomers, in the same process on a loopback port: its model `echo` repeats the last message.
 
-It speaks chat completions and messages, whole and as streams, and tells its usage: one token a word.
+It serves chat completions and messages, whole and as streams, and reports its usage: one token a word.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MODEL = "echo"
 
 
 class ExampleKeys:
-    """One key, known to all: it opens nothing but a proxy before an example."""
+    """One key, which is public: it is accepted only by a proxy of the example provider."""
 
     def __init__(self) -> None:
         digest = digest_of(EXAMPLE_KEY)
         self._key = OwnKey("example", digest, EXAMPLE_KEY, 0, user="newcomer", team="examples")
 
     async def find(self, digest: str) -> OwnKey | None:
-        """The key, where it was sent."""
+        """The key, where the digest is its own."""
         return self._key if digest == self._key.digest else None
 
 
@@ -49,7 +49,7 @@ class ExampleProvider:
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self) -> ProviderSettings:
-        """Listen on a free port; how it is reached."""
+        """Listen on a free port; return the settings that reach it."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -67,7 +67,7 @@ class ExampleProvider:
 
 
 def _words(body: dict[str, Any]) -> list[str]:
-    """The words to say: those of the last message, as many as the call allows."""
+    """The words of the answer: those of the last message, as many as the call allows."""
     messages = body.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else {}
     text = last.get("content") if isinstance(last, dict) else ""
@@ -76,13 +76,13 @@ def _words(body: dict[str, Any]) -> list[str]:
     return words[: most if isinstance(most, int) and most > 0 else 100]
 
 
-def _sent(body: dict[str, Any]) -> int:
+def _input_tokens(body: dict[str, Any]) -> int:
     return len(json.dumps(body.get("messages", "")).split())
 
 
 async def _chat(request: web.Request) -> web.StreamResponse:
     body = await request.json()
-    words, sent = _words(body), _sent(body)
+    words, sent = _words(body), _input_tokens(body)
     usage = {"prompt_tokens": sent, "completion_tokens": len(words), "total_tokens": sent + len(words)}
     head = {"id": "chatcmpl-echo", "created": 0, "model": _MODEL}
     if not body.get("stream"):
@@ -103,7 +103,7 @@ async def _chat(request: web.Request) -> web.StreamResponse:
 
 async def _messages(request: web.Request) -> web.StreamResponse:
     body = await request.json()
-    words, sent = _words(body), _sent(body)
+    words, sent = _words(body), _input_tokens(body)
     message = {"id": "msg_echo", "type": "message", "role": "assistant", "model": _MODEL, "stop_sequence": None}
     if not body.get("stream"):
         content = [{"type": "text", "text": " ".join(words)}]
@@ -129,7 +129,7 @@ async def _messages(request: web.Request) -> web.StreamResponse:
 
 
 async def _count(request: web.Request) -> web.Response:
-    return web.json_response({"input_tokens": _sent(await request.json())})
+    return web.json_response({"input_tokens": _input_tokens(await request.json())})
 
 
 async def _models(request: web.Request) -> web.Response:
@@ -143,8 +143,8 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def _event(response: web.StreamResponse, name: str, told: dict[str, Any]) -> None:
+async def _event(response: web.StreamResponse, name: str, fields: dict[str, Any]) -> None:
     await asyncio.sleep(_WORD_S)
     head = f"event: {name}\n" if name else ""
-    data = {"type": name, **told} if name else told
+    data = {"type": name, **fields} if name else fields
     await response.write(f"{head}data: {json.dumps(data)}\n\n".encode())

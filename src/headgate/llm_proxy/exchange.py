@@ -1,4 +1,4 @@
-"""The course of one call: held, sent to the providers in their order, answered, and settled, whatever becomes of it."""
+"""The course of one call: held, sent to the providers in their order, answered, and settled, however it ends."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from headgate.llm_proxy.call_body import CallBody
 from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.passed_headers import headers_to_answer
 from headgate.llm_proxy.provider_answer import ProviderAnswer
-from headgate.llm_proxy.provider_pool import REFUSALS, ProviderState, Taken
+from headgate.llm_proxy.provider_pool import REFUSALS, ChargedTokens, ProviderState
 from headgate.llm_proxy.provider_refusals import REDIRECTS, refusal_of
 from headgate.llm_proxy.proxy_parts import ProxyParts
 from headgate.llm_proxy.stream_relay import StreamRelay
 from headgate.llm_proxy.upstream import Lost, NotReached
 from headgate.policy.subject import Subject
 
-_MOST_WHOLE_BYTES = 64 * 1024 * 1024
+_MOST_ANSWER_BYTES = 64 * 1024 * 1024
 _THREAD_BYTES = 256 * 1024
-"""An answer that is longer is parsed in a thread, so that other calls go on."""
+"""A longer answer is parsed in a thread, so that it does not block other calls."""
 
 
 class Exchange:
-    """One call of a client. `run` ends when the answer was written and the call is settled."""
+    """One call of a client. `run` returns when the answer was written and the call is settled."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class Exchange:
         request: Subject | None,
         body_dropped: Callable[[], None],
     ) -> None:
-        """`request` is None where no rule looks at it.
+        """`request` is None where no rule reads it.
 
-        `body_dropped` is called when the body is kept no longer: a provider answers.
+        `body_dropped` is called when a provider answers: the body is no longer stored.
         """
         self._parts = parts
         self._client = client
@@ -75,16 +75,16 @@ class Exchange:
         self._relay: StreamRelay | None = None
         self._reading: StreamReading | None = None
         self._was_sent = False
-        self._own: list[tuple[str, str]] | None = None
+        self._own_headers: list[tuple[str, str]] | None = None
 
     async def run(self) -> None:
-        """Hold, send, answer, settle."""
+        """Hold, send, answer and settle the call."""
         call = await self._hold()
         if call is None:
             return
         for warning in call.warnings:
             self._parts.metrics.warned(warning.limit)
-        self._client.on_leave = self._left
+        self._client.on_leave = self._client_left
         try:
             async with call:
                 try:
@@ -92,21 +92,21 @@ class Exchange:
                         outcome = await self._forward(call)
                 except TimeoutError:
                     outcome = "left"
-                    await self._settle_left(call)
+                    await self._settle_abandoned(call)
                 except asyncio.CancelledError:  # the proxy ends before the call did
-                    await self._settle_left(call)
+                    await self._settle_abandoned(call)
                     raise
         finally:
             self._end_reading_on()
         self._ended("left" if self._client.gone and outcome == "answered" else outcome)
 
     async def _hold(self) -> AsyncCall | None:
-        """The call, held; None where that was answered otherwise."""
+        """Hold the call; None where it cannot be held: the client has its answer already."""
         (key, user, team, organisation, tier), body = self._caller, self._body
         try:
             call = await self._parts.gate.reserve(
                 body.model, key=key, user=user, team=team, organisation=organisation, tier=tier,
-                body=body.told, dialect=self._dialect.name, input_tokens=self._counted, request=self._request,
+                body=body.fields, dialect=self._dialect.name, input_tokens=self._counted, request=self._request,
             )  # fmt: skip
         except UnknownPriceError as error:
             await self._invalid(Problem.UNKNOWN_PRICE, str(error))
@@ -124,7 +124,7 @@ class Exchange:
         return None
 
     async def _forward(self, call: AsyncCall) -> str:
-        """Send the call, and answer what comes of it; how it ended."""
+        """Send the call and answer the client; return the outcome, as metrics name it."""
         pool, model = self._parts.pool, self._body.model
         if self._client.gone:  # while the call was held
             await call.cancel()
@@ -155,10 +155,10 @@ class Exchange:
                 if response.status < REDIRECTS:
                     self._drop_body()
                     loop = asyncio.get_running_loop()
-                    # As soon as what has come is passed on:
+                    # Runs as soon as the bytes received so far are passed on:
                     loop.call_soon(self._note, state, response, loop.time() - self._started)
                     return await self._answer(call, state, response)
-                pool.note(state, model, response.status, response.headers, self._taken(call))
+                pool.note(state, model, response.status, response.headers, self._charged_tokens(call))
                 self._parts.metrics.provider_failed(state.settings.name, str(response.status))
                 refused = await refusal_of(state.settings.name, response, self._dialect.family)
             if refused.status not in REFUSALS:
@@ -174,10 +174,10 @@ class Exchange:
         settings, upstream = state.settings, self._parts.upstream
         body = self._body.to_send(self._dialect, ask=settings.asks_usage)
         response = await upstream.begin(settings, self._dialect, self._query, self._headers, body)
-        self._was_sent = True  # as soon as it is: a call that is given up while a connection is made costs nothing
+        self._was_sent = True  # and not before: a call that is given up while its connection is made costs nothing
         try:
-            if self._own is None:  # made while the provider is at work
-                self._own = self._own_headers(call)
+            if self._own_headers is None:  # made here, while the provider is working
+                self._own_headers = self._make_own_headers(call)
                 self._reading = call.reading() if self._body.is_stream else None
         except BaseException:
             response.close()
@@ -185,45 +185,45 @@ class Exchange:
         await upstream.head(response)
         return response
 
-    def _own_headers(self, call: AsyncCall) -> list[tuple[str, str]]:
-        """What the answer tells of the policy."""
+    def _make_own_headers(self, call: AsyncCall) -> list[tuple[str, str]]:
+        """The headers that report the policy's limits and warnings to the client."""
         own = limit_headers(self._dialect.family, call.decision)
         if call.warnings:
             own.append(("headgate-warning", ", ".join(warning.header for warning in call.warnings)))
         return own
 
-    def _taken(self, call: AsyncCall) -> Taken:
-        """The tokens that a provider takes a call for: the most that it names, not what is expected."""
-        return Taken(call.held.input, output_told(self._body.told))
+    def _charged_tokens(self, call: AsyncCall) -> ChargedTokens:
+        """The tokens that a provider counts for a call: the stated maximum of output, not the expected output."""
+        return ChargedTokens(call.held.input, output_told(self._body.fields))
 
     def _drop_body(self) -> None:
-        """Keep the body no longer: it is sent to no other provider."""
+        """Drop the body: it will be sent to no other provider."""
         self._body = self._body.dropped()
         self._body_dropped()
 
     def _note(self, state: ProviderState, response: ProviderAnswer, took_s: float) -> None:
-        """Note what an answer tells of its provider's limits, and after how many seconds it came."""
+        """Record what an answer reports of its provider's limits, and after how many seconds it began."""
         self._parts.pool.note(state, self._body.model, response.status, response.headers)
         self._parts.metrics.began(self._dialect.name, took_s)
 
     async def _answer(self, call: AsyncCall, state: ProviderState, response: ProviderAnswer) -> str:
-        """Pass on what a provider answers."""
-        headers = headers_to_answer(response.headers, self._own or [])
+        """Pass on a provider's answer, and settle the call; return the outcome."""
+        headers = headers_to_answer(response.headers, self._own_headers or [])
         is_stream = response.content_type == "text/event-stream"
-        try:  # some providers do not say so
+        try:  # some providers omit this content type
             is_stream = is_stream or (self._body.is_stream and not await response.looks_like_json())
         except OSError as error:
             return await self._broke_off(call, state, error)
         if is_stream:
-            asked = state.settings.asks_usage and not self._body.asks_usage
+            strips_usage = state.settings.asks_usage and not self._body.asks_usage
             reading, self._reading = self._reading or call.reading(), None
-            self._relay = StreamRelay(call, reading, self._client, self._dialect, strips_usage=asked)
+            self._relay = StreamRelay(call, reading, self._client, self._dialect, strips_usage=strips_usage)
             outcome = await self._relay.run(response, headers)
             if outcome == "broken":
                 self._parts.metrics.provider_failed(state.settings.name, "broken")
             return outcome
         try:
-            raw = await response.read_whole(_MOST_WHOLE_BYTES)
+            raw = await response.read_whole(_MOST_ANSWER_BYTES)
         except OSError as error:
             return await self._broke_off(call, state, error)
         await call.settle(await _parsed(raw))
@@ -231,7 +231,7 @@ class Exchange:
         return "answered"
 
     async def _broke_off(self, call: AsyncCall, state: ProviderState, error: OSError) -> str:
-        """What becomes of a call whose answer broke off before the client got any of it."""
+        """Settle and answer a call whose answer broke off before the client received any of it."""
         await call.settle_unknown()
         return await self._lost(state, Lost("the answer broke off", is_timeout=isinstance(error, TimeoutError)))
 
@@ -259,8 +259,8 @@ class Exchange:
     def _ended(self, outcome: str) -> None:
         self._parts.metrics.ended(self._dialect.name, self._body.model, outcome)
 
-    def _left(self) -> None:
-        """The client has gone: read on for the usage, for a while, or end at once."""
+    def _client_left(self) -> None:
+        """Note that the client has gone: read on for a while, for the usage, or end at once."""
         if self._scope is None or self._is_read_on:
             return
         reading_on, now = self._parts.reading_on, asyncio.get_running_loop().time()
@@ -274,8 +274,8 @@ class Exchange:
             self._parts.reading_on.end()
             self._parts.metrics.reading_on(self._parts.reading_on.streams)
 
-    async def _settle_left(self, call: AsyncCall) -> None:
-        """Settle a call that is given up: with at least what was seen of it."""
+    async def _settle_abandoned(self, call: AsyncCall) -> None:
+        """Settle a call that is given up, with at least the usage that was received."""
         if self._relay is not None:
             await self._relay.settle()
         elif self._was_sent:
@@ -285,13 +285,13 @@ class Exchange:
 
 
 async def _parsed(raw: bytes) -> Any:
-    """What an answer says; an empty one where it is no object of JSON, which tells no usage."""
+    """Parse an answer; {} where it is no JSON object: it reports no usage."""
     try:
-        told = await asyncio.to_thread(json.loads, raw) if len(raw) > _THREAD_BYTES else json.loads(raw)
+        document = await asyncio.to_thread(json.loads, raw) if len(raw) > _THREAD_BYTES else json.loads(raw)
     except (ValueError, RecursionError):
         return {}
-    return told if isinstance(told, Mapping) else {}
+    return document if isinstance(document, Mapping) else {}
 
 
 def _nothing() -> None:
-    """Where nothing is to be told."""
+    """Do nothing: the client's `on_leave` of a call that has ended."""

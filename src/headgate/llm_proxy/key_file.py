@@ -1,4 +1,4 @@
-"""Keys in a file of JSON that its owner alone may read: written whole or not at all, and read again when it changes."""
+"""Keys in a JSON file that only its owner may read: replaced atomically, and read again when it changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FileIdentity = tuple[int, int, int]
 
 
 class KeyFile:
-    """The keys of a file. A change is seen by the next call, and where it cannot be read the old keys stay."""
+    """The keys of a file. The next call sees a change; while the file cannot be read, the previous keys stay valid."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,7 +28,7 @@ class KeyFile:
         self._by_digest: dict[str, OwnKey] = {}
 
     def check(self) -> int:
-        """Read the keys, and say how many there are; raises ConfigError where they cannot be read."""
+        """Read the keys, and return their number; raises ConfigError where they cannot be read."""
         try:
             self._read(_identity(self.path))
         except FileNotFoundError:
@@ -40,11 +40,11 @@ class KeyFile:
         return len(self._by_digest)
 
     async def find(self, digest: str) -> OwnKey | None:
-        """The key of a digest. The file is looked at each time, which takes two microseconds."""
+        """Find the key of a digest. Each call checks whether the file has changed, which takes two microseconds."""
         try:
             identity = _identity(self.path)
             if identity != self._seen:
-                self._seen = identity  # also where it fails, so that it is tried and told once a change
+                self._seen = identity  # also if reading fails, so that it is tried and logged once for each change
                 self._read(identity)
         except (OSError, ConfigError) as error:
             if not isinstance(error, OSError) or self._seen is not None:
@@ -54,15 +54,15 @@ class KeyFile:
         return self._by_digest.get(digest)
 
     def all(self) -> list[OwnKey]:
-        """All keys, in the order in which they were made; none where there is no file."""
+        """All keys, in the order of their creation; none where there is no file."""
         return _keys_of(self.path)
 
     def add(self, key: OwnKey) -> None:
-        """Keep a new key; raises ConfigError where one of its name is active."""
+        """Store a new key; raises ConfigError where one of its name is active."""
         self._change(lambda keys: (add_to(keys, key), 1))
 
     def revoke(self, name: str, now_us: int) -> int:
-        """Revoke the keys of a name; how many."""
+        """Revoke the keys of a name; return how many were revoked."""
         return self._change(lambda keys: revoked_in(keys, name, now_us))
 
     def _read(self, identity: _FileIdentity) -> None:
@@ -78,10 +78,9 @@ class KeyFile:
             return changed
 
     def _write(self, keys: list[OwnKey]) -> None:
-        """Put a new file in place of the old one; a process that is killed leaves the one or the other, whole.
+        """Replace the file atomically: a process that is killed leaves the old one or the new one, complete.
 
-        It keeps its owner, whichever user changes it: a proxy that could not read it would go on with the keys from
-        before.
+        The file keeps its owner, whichever user changes it: a proxy that cannot read it goes on with the previous keys.
         """
         place = self._place()
         text = json.dumps({"version": 1, "keys": [key_values(key) for key in keys]}, indent=1) + "\n"
@@ -102,32 +101,32 @@ class KeyFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Changes of several processes come one after another."""
+        """Lock the file against changes by other processes."""
         place = self._place()
         with place.with_name(f".{place.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def _place(self) -> Path:
-        """Where the file itself is: a link to it stays one, so that a proxy which was given the file sees changes."""
+        """The real path: a symbolic link stays one, so that a proxy which was given its target sees changes."""
         return Path(os.path.realpath(self.path))
 
 
 def _identity(path: Path) -> _FileIdentity:
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    stat = path.stat()
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def _keys_of(path: Path) -> list[OwnKey]:
-    """The keys of a file, none where there is no file; raises ConfigError with the place of what is wrong."""
+    """The keys of a file, none where there is no file; raises ConfigError with the place of an error."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return []
     try:
-        told = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: is no JSON: {error}") from None
-    if not isinstance(told, dict) or told.get("version") != 1 or not isinstance(told.get("keys"), list):
+    if not isinstance(document, dict) or document.get("version") != 1 or not isinstance(document.get("keys"), list):
         raise ConfigError(f'{path}: is no file of keys: it is {{"version": 1, "keys": [...]}}')
-    return [read_key(each, f"{path}: keys[{place}]") for place, each in enumerate(told["keys"])]
+    return [read_key(entry, f"{path}: keys[{index}]") for index, entry in enumerate(document["keys"])]

@@ -1,4 +1,4 @@
-"""Where the proxy's own keys are: a file, or a Redis, by what a command was told."""
+"""Where the proxy's own keys are stored: in a file or on a Redis, as an option of a command says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.llm_proxy.own_key import OwnKeys
 
 
 def keys_at(place: str) -> OwnKeys:
-    """The keys of a path, or of the URL of a Redis; raises ConfigError."""
+    """The keys at a path, or at the URL of a Redis; raises ConfigError."""
     if "://" not in place:
         return KeyFile(Path(place))
     from headgate.llm_proxy.redis_keys import RedisKeys

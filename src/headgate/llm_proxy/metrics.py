@@ -1,4 +1,4 @@
-"""What the proxy does, as figures for Prometheus. Names of models are labels up to a bound: clients choose them."""
+"""The proxy's metrics for Prometheus. Names of models are labels only up to a bound: clients choose them."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ except ImportError as error:
 _MOST_MODELS = 200
 _MOST_HELD = 100_000
 OTHERS = "other"
-_SOON_S = 0.01
-"""What happened is counted so much later: by then a call that waited for it was passed on."""
+_COUNT_DELAY_S = 0.01
+"""The delay of counting: by then the call or the answer that was ready was passed on."""
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class ProxyMetrics:
-    """The figures of one proxy; with `sharing` one worker's part in them. Shown are always those of all workers.
+    """The metrics of one proxy; with `sharing` one worker's share of them. The exposition has those of all workers.
 
-    It keeps books, too: from them it knows what was held, used and spent. On an event loop it counts what it is told
-    a moment later, together: a call is sent to its provider, and an answer to its client, before that is counted.
+    They are books, too: entries of calls report what was held, used and spent. On an event loop, events are counted
+    together a moment later: a call is sent to its provider, and an answer to its client, before they are counted.
     """
 
     def __init__(self, books: Books | None = None, sharing: Sharing | None = None) -> None:
         self._books = books
         self._models: set[str] = set()
         self._held: dict[str, tuple[int, int]] = {}
-        """Tokens and billionths of a dollar that each call under way holds."""
+        """The tokens and billionths of a dollar that each call under way holds, by the id of its entries."""
 
         self._uncounted: deque[Callable[[], object]] = deque()
-        """What is to be counted soon."""
+        """Functions that count the events of the last moment."""
 
         self._coverage: Callable[[], Mapping[str, Coverage]] = dict
         self.registry, registry = registries(sharing)
@@ -95,7 +95,7 @@ class ProxyMetrics:
         )
         self._errors = Counter(
             "headgate_llm_provider_errors",
-            "Answers of providers that were none: a status, unreachable, lost, broken",
+            "Calls that a provider failed to answer, by reason: a status, unreachable, lost, broken",
             ["provider", "reason"],
             registry=registry,
         )
@@ -106,34 +106,34 @@ class ProxyMetrics:
             multiprocess_mode="sum",
         )
         for gauge in (self._held_tokens, self._held_cost, self._under_way, self._read_on):
-            gauge.set(0)  # a worker's successor has nothing of its predecessor's under way
+            gauge.set(0)  # the calls under way of a worker's predecessor are not its own
         self.registry.register(_LastEstimated(self._last_estimated))
 
     def ended(self, dialect: str, model: str, outcome: str) -> None:
-        """A call has ended."""
-        self._soon(lambda: self._calls.labels(dialect, self._model(model), outcome).inc())
+        """Count a call that has ended."""
+        self._count_later(lambda: self._calls.labels(dialect, self._model(model), outcome).inc())
 
     def began(self, dialect: str, seconds: float) -> None:
-        """The first byte of an answer was sent."""
-        self._soon(lambda: self._first_byte.labels(dialect).observe(seconds))
+        """Record the time to the first byte of an answer, which was sent just now."""
+        self._count_later(lambda: self._first_byte.labels(dialect).observe(seconds))
 
     def provider_failed(self, provider: str, reason: str) -> None:
-        """A provider did not answer, or refused."""
+        """Count a provider that did not answer, or refused."""
         self._errors.labels(provider, reason).inc()
 
     def warned(self, limit: str) -> None:
-        """A call was past the soft share of a limit."""
+        """Count a call that was past the soft share of a limit."""
         self._warnings.labels(limit).inc()
 
     def reading_on(self, streams: int) -> None:
-        """So many answers are read on."""
+        """Set the number of answers that are read on after their client has gone."""
         self._read_on.set(streams)
 
     def add(self, entry: Entry) -> None:
-        """Take an entry of the books."""
+        """Pass an entry on to the books, and count it."""
         if self._books is not None:
             self._books.add(entry)
-        self._soon(lambda: self._count(entry))
+        self._count_later(lambda: self._count(entry))
 
     def _count(self, entry: Entry) -> None:
         if entry.kind == "held":
@@ -143,39 +143,39 @@ class ProxyMetrics:
             self._hold(entry)
         elif entry.kind == "settled":
             self._under_way.dec()
-            self._settled(entry)
+            self._settle(entry)
 
     def watch_coverage(self, coverage: Callable[[], Mapping[str, Coverage]]) -> None:
-        """Have what a gate learned of its estimates (`AsyncLlmGate.coverage`) among the figures."""
+        """Add to the metrics what a gate learned of its estimates (`AsyncLlmGate.coverage`)."""
         self._coverage = coverage
 
     def exposition(self) -> bytes:
-        """All figures, in Prometheus's text format."""
+        """All metrics, in Prometheus's text format."""
         self.count_all()
         return generate_latest(self.registry)
 
-    def _soon(self, count: Callable[[], object]) -> None:
-        """Count something within a moment; at once where there is no event loop."""
+    def _count_later(self, count: Callable[[], object]) -> None:
+        """Call `count` within a moment; at once where there is no event loop."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             count()
             return
         if not self._uncounted:
-            loop.call_later(_SOON_S, self.count_all)
+            loop.call_later(_COUNT_DELAY_S, self.count_all)
         self._uncounted.append(count)
 
     def count_all(self) -> None:
-        """Count what was not counted yet; to be called where the event loop ends."""
+        """Count all events that are not counted yet; to be called when the event loop ends."""
         while self._uncounted:
             self._uncounted.popleft()()
 
     def _last_estimated(self) -> Mapping[tuple[str, str], int]:
-        """Of the last calls, by model and result."""
+        """The number of the last calls that were held by an estimate, by model and result."""
         last = Counts[tuple[str, str]]()
-        for model, told in self._coverage().items():
-            last[self._model(model), "covered"] += told.covered
-            last[self._model(model), "exceeded"] += told.above
+        for model, coverage in self._coverage().items():
+            last[self._model(model), "covered"] += coverage.covered
+            last[self._model(model), "exceeded"] += coverage.above
         return last
 
     def _hold(self, entry: Entry) -> None:
@@ -183,11 +183,11 @@ class ProxyMetrics:
         held = self._held[entry.id] = entry.held_input + entry.held_output, entry.held_cost or 0
         self._held_tokens.inc(held[0] - tokens)
         self._held_cost.inc(held[1] - cost)
-        if len(self._held) > _MOST_HELD:  # of those that no store could settle
-            self._let_go(next(iter(self._held)))
+        if len(self._held) > _MOST_HELD:  # with calls that no store could settle
+            self._release(next(iter(self._held)))
 
-    def _settled(self, entry: Entry) -> None:
-        self._let_go(entry.id)
+    def _settle(self, entry: Entry) -> None:
+        self._release(entry.id)
         model = self._model(entry.model)
         if entry.usage is not None:
             self._tokens.labels(model, "input").inc(entry.usage.input)
@@ -200,7 +200,7 @@ class ProxyMetrics:
         if entry.mode == "exact" and entry.usage is not None and entry.estimate is not None:
             self._estimated.labels(model, "covered" if entry.usage.output <= entry.estimate else "exceeded").inc()
 
-    def _let_go(self, id: str) -> None:
+    def _release(self, id: str) -> None:
         tokens, cost = self._held.pop(id, (0, 0))
         self._held_tokens.dec(tokens)
         self._held_cost.dec(cost)
@@ -215,7 +215,7 @@ class ProxyMetrics:
 
 
 class _LastEstimated(Collector):
-    """What was learned of the last estimates, read when the figures are: all workers learn together."""
+    """The coverage of the last estimates, read with each exposition: all workers learn together."""
 
     def __init__(self, calls: Callable[[], Mapping[tuple[str, str], int]]) -> None:
         self._calls = calls
@@ -223,7 +223,7 @@ class _LastEstimated(Collector):
     def collect(self) -> Iterator[Metric]:
         shown = GaugeMetricFamily(
             "headgate_llm_last_estimated_calls",
-            "The same of the last 512 to 1,024 calls of a model, of all processes that learn together",
+            "Those among the last 512 to 1,024 calls of a model, of all processes that learn together",
             labels=["model", "result"],
         )
         for labels, calls in self._calls().items():

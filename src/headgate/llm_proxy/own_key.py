@@ -1,4 +1,4 @@
-"""Keys that the proxy gives out itself: shown once and kept as digests, so that a stolen file opens nothing."""
+"""Keys that the proxy itself issues: shown once and stored as digests, so that a stolen file contains no key."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from headgate.errors import ConfigError
 
 PREFIX = "hg-"
 _RANDOM_BYTES = 32
-_SHOWN = 8
-"""So many characters of a key are kept, so that people recognise it: 5 of its 43 random ones."""
+_SHOWN_CHARACTERS = 8
+"""The number of a key's first characters that are stored, so that people recognise it: 5 of its 43 random ones."""
 
 _LONGEST_TEXT = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,99}")
 
 
 class OwnKey(NamedTuple):
-    """What is kept of a key. Moments are microseconds since the epoch, None for never."""
+    """The stored record of a key. Moments are microseconds since the epoch, None for never."""
 
     name: str
     digest: str
     """SHA-256 of the key, in hexadecimal digits."""
 
     start: str
-    """How the key begins."""
+    """The key's first characters."""
 
     created_us: int
     expires_us: int | None = None
@@ -37,10 +37,10 @@ class OwnKey(NamedTuple):
     organisation: str = ""
     tier: str = ""
     names_users: bool = False
-    """Whether its calls may say in a header which user they are for: the key of a program that many people use."""
+    """Whether its calls may name their user in a header: for the key of a program that many people use."""
 
     def is_good(self, now_us: int) -> bool:
-        """Whether it opens the proxy at a moment."""
+        """Whether the proxy accepts it at a moment."""
         return self.revoked_us is None and (self.expires_us is None or now_us < self.expires_us)
 
     def state(self, now_us: int) -> str:
@@ -51,77 +51,77 @@ class OwnKey(NamedTuple):
 
 
 class KeyFinder(Protocol):
-    """What knows keys by their digests."""
+    """Finds keys by their digests."""
 
     async def find(self, digest: str) -> OwnKey | None:
-        """The key of a digest, revoked and expired ones too; None if there is none."""
+        """Find the key of a digest, also a revoked or expired one; None if there is none."""
         ...
 
 
 class OwnKeys(KeyFinder, Protocol):
-    """Where keys are kept."""
+    """Stores keys, and finds them."""
 
     def check(self) -> int:
-        """Raise ConfigError where no key can be read; how many there are."""
+        """Return the number of keys; raises ConfigError where none can be read."""
         ...
 
     def all(self) -> list[OwnKey]:
-        """All keys, in the order in which they were made."""
+        """All keys, in the order of their creation."""
         ...
 
     def add(self, key: OwnKey) -> None:
-        """Keep a new key; raises ConfigError where one of its name is active."""
+        """Store a new key; raises ConfigError where one of its name is active."""
         ...
 
     def revoke(self, name: str, now_us: int) -> int:
-        """Revoke the keys of a name; how many. They open nothing from then on."""
+        """Revoke the keys of a name, which are refused from then on; return how many were revoked."""
         ...
 
 
 def digest_of(key: str) -> str:
-    """What is kept of a key."""
+    """The stored digest of a key: SHA-256, in hexadecimal digits."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def new_key(name: str, *, now_us: int, **told: Any) -> tuple[str, OwnKey]:
-    """A new key, and what is kept of it. Raises ConfigError for a name or a text that cannot be one."""
+def new_key(name: str, *, now_us: int, **fields: Any) -> tuple[str, OwnKey]:
+    """Make a key, and its record with these fields. Raises ConfigError for a name or a field that is invalid."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"the name of a key is up to 100 letters, digits and . _ @ : -, not {name[:40]!r}")
     for field in ("user", "team", "organisation", "tier"):
-        text = told.get(field, "")
+        text = fields.get(field, "")
         if len(text) > _LONGEST_TEXT or (text and not text.isprintable()):
             raise ConfigError(f"the {field} of a key is up to {_LONGEST_TEXT} printable characters, not {text[:40]!r}")
-    expires_us = told.get("expires_us")
+    expires_us = fields.get("expires_us")
     if expires_us is not None and expires_us <= now_us:
         raise ConfigError("a new key expires in the future: give a later moment")
     key = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
-    return key, OwnKey(name, digest_of(key), key[:_SHOWN], now_us, **told)
+    return key, OwnKey(name, digest_of(key), key[:_SHOWN_CHARACTERS], now_us, **fields)
 
 
 def add_to(keys: list[OwnKey], key: OwnKey) -> list[OwnKey]:
-    """Keys with a new one; raises ConfigError where an active one has its name."""
+    """Return the keys and the new one; raises ConfigError where an active one has its name."""
     if any(other.name == key.name and other.is_good(key.created_us) for other in keys):
         raise ConfigError(f"a key named {key.name} is active: choose another name, or revoke it first")
     return [*keys, key]
 
 
 def revoked_in(keys: list[OwnKey], name: str, now_us: int) -> tuple[list[OwnKey], int]:
-    """Keys of which those of a name are revoked, and how many that are."""
+    """Return the keys with those of a name revoked, and how many were revoked."""
     changed = [key._replace(revoked_us=now_us) if key.name == name and key.revoked_us is None else key for key in keys]
     return changed, sum(new is not old for new, old in zip(changed, keys, strict=True))
 
 
 def key_values(key: OwnKey) -> dict[str, Any]:
-    """A key as JSON has it; what says nothing is left out."""
+    """A key's fields for JSON, without empty ones."""
     return {name: value for name, value in key._asdict().items() if value not in (None, "", False)}
 
 
-def read_key(told: Any, place: str) -> OwnKey:
-    """A key of its values; raises ConfigError with its place for what is none."""
-    if not isinstance(told, Mapping):
+def read_key(fields: Any, place: str) -> OwnKey:
+    """Make a key of its JSON fields; raises ConfigError with its place where they are no key."""
+    if not isinstance(fields, Mapping):
         raise ConfigError("a key is an object", path=place)
     values: dict[str, Any] = {}
-    for name, value in told.items():
+    for name, value in fields.items():
         kind = _KINDS.get(name)
         if kind is None:
             raise ConfigError(f"a key has no field {str(name)[:40]!r}; there are {', '.join(_KINDS)}", path=place)

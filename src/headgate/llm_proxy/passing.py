@@ -21,7 +21,7 @@ async def pass_on(
     query: str,
     body: bytes | None,
 ) -> None:
-    """Ask the first provider that serves this and can be reached."""
+    """Pass a call on to the first provider that serves it and can be reached, and answer the client."""
     serving = parts.pool.serving(dialect, model)
     ready, wait_us = parts.pool.ready(serving, model)
     refused: Answer | None = None
@@ -30,12 +30,12 @@ async def pass_on(
             response = await parts.upstream.send(state.settings, dialect, query, headers, body)
             with response:
                 parts.pool.note(state, model, response.status, response.headers)
-                if (told := owners_problem(state.settings.name, response.status, dialect.family)) is not None:
-                    refused = told
+                if (problem := owners_problem(state.settings.name, response.status, dialect.family)) is not None:
+                    refused = problem
                     continue
                 is_refused = response.status >= REFUSES
-                answer = headers_of_refusal(response) if is_refused else headers_to_answer(response.headers, [])
-                await client.whole(response.status, answer, await response.read_whole(_MOST_BYTES))
+                fields = headers_of_refusal(response) if is_refused else headers_to_answer(response.headers, [])
+                await client.whole(response.status, fields, await response.read_whole(_MOST_BYTES))
         except NotReached:
             parts.pool.note_unreachable(state)
         except (Lost, OSError):
@@ -43,12 +43,12 @@ async def pass_on(
         else:
             return
     if not serving:
-        answered = problem_answer(dialect.family, Problem.UNKNOWN_PATH, f"No provider here serves {dialect.path}.")
+        answer = problem_answer(dialect.family, Problem.UNKNOWN_PATH, f"No provider here serves {dialect.path}.")
     elif not ready:
         message = "The provider has refused calls, and is paused for as long as it asked."
-        answered = problem_answer(dialect.family, Problem.PROVIDER_BUSY, message, wait_us=wait_us)
+        answer = problem_answer(dialect.family, Problem.PROVIDER_BUSY, message, wait_us=wait_us)
     elif refused is not None:
-        answered = refused
+        answer = refused
     else:
-        answered = problem_answer(dialect.family, Problem.PROVIDER_UNREACHABLE, "The provider cannot be reached.")
-    await client.answer(answered)
+        answer = problem_answer(dialect.family, Problem.PROVIDER_UNREACHABLE, "The provider cannot be reached.")
+    await client.answer(answer)

@@ -1,4 +1,4 @@
-"""One process of a proxy: its event loop, its port, what signals ask for, and how it ends."""
+"""One process of a proxy: its event loop, its port, its signal handlers, and its ending."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ except ImportError as error:
 log = logging.getLogger("headgate")
 
 _COLLECT_AFTER = 20_000
-"""New objects before the collector looks for circles: each stream that is open keeps some, which it looks through."""
+"""New objects before the garbage collector looks for cycles: each open stream has some, which it would traverse."""
 
 _BEAT_S = 1.0
 
@@ -33,10 +33,10 @@ _BEAT_S = 1.0
 def serve(source: ProxySource, *, host: str, port: int, options: ProxyOptions, announce: Callable[[str], None]) -> None:
     """Serve in this process until SIGTERM or SIGINT; `announce` gets the address once requests are answered.
 
-    SIGHUP reads the policy and the providers again; a second SIGTERM or SIGINT ends at once. Raises ConfigError,
-    OSError where it cannot begin.
+    SIGHUP reads the policy and the providers again; a second SIGTERM or SIGINT ends the process at once. Raises
+    ConfigError, OSError where it cannot begin.
     """
-    with listen(host, port) as listener:  # closed also where nothing begins
+    with listen(host, port) as listener:  # closed also if the server cannot begin
         _serve_on(listener, ProxyServer(source, options), announce)
 
 
@@ -64,9 +64,9 @@ def _serve_on(listener: socket.socket, server: ProxyServer, announce: Callable[[
 
 
 def work(server: ProxyServer, link: SupervisorLink) -> None:
-    """Serve on a worker's socket until the supervisor says so, or is gone.
+    """Serve on a worker's socket until the supervisor ends it, or is gone.
 
-    Signals may come twice, from the process group and from the supervisor: SIGTERM drains however often it comes,
+    Signals may arrive twice, from the process group and from the supervisor: SIGTERM drains however often it arrives,
     SIGINT ends at once.
     """
 
@@ -109,6 +109,6 @@ async def _beat(link: SupervisorLink) -> None:
 def _run(main: Callable[[], object]) -> None:
     leave_out_creation_times()
     gc.collect()
-    gc.freeze()  # prices and vocabularies stay: to look through them again takes a tenth of a second
+    gc.freeze()  # prices and vocabularies stay: to traverse them again takes a tenth of a second
     gc.set_threshold(_COLLECT_AFTER)
     asyncio.Runner(loop_factory=uvloop.new_event_loop).run(main())  # type: ignore[arg-type]

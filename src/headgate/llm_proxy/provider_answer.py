@@ -1,6 +1,6 @@
-"""An answer of a provider as it comes: parsed by llhttp, its body kept until it is read, and no more of it than that.
+"""An answer of a provider while it arrives: parsed by llhttp, with a bounded buffer of its body.
 
-What comes over a connection is fed to it, the exchange reads from it. See docs/decisions/0054-the-proxys-client.md.
+The connection feeds it the bytes received, the exchange reads from it. See docs/decisions/0054-the-proxys-client.md.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ except ImportError as error:
 
 _MOST_HEAD_BYTES = 64 * 1024
 _BUFFER_BYTES = 64 * 1024
-"""So much of a body, as it comes, is read ahead; more waits at the provider until the client has taken it."""
+"""How much of a body, as it is sent, is read ahead; the rest waits at the provider until the client reads on."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class BrokenAnswer(ConnectionError):
-    """An answer that has not come whole, and will not."""
+    """An answer that is incomplete, and will stay so."""
 
 
 class Link(Protocol):
-    """The connection that an answer comes over, as far as the answer needs it."""
+    """What an answer needs of its connection."""
 
     def pause(self) -> None:
-        """Read nothing for now."""
+        """Stop reading."""
         ...
 
     def resume(self) -> None:
         """Read on."""
         ...
 
-    def release(self, *, may_stay: bool) -> None:
-        """The answer is done with: keep the connection for another one, or cut it off."""
+    def release(self, *, is_reusable: bool) -> None:
+        """End the use by this answer: keep the connection for another call, or close it at once."""
         ...
 
 
 class ProviderAnswer:
-    """One answer; for `with`, at whose end its connection is free for another call, or cut off.
+    """One answer; for `with`, at whose end its connection is free for another call, or closed.
 
-    `status` and `headers` (names in lower case) are there after `head`.
+    `status` and `headers` (names in lower case) are set after `head`.
     """
 
-    __slots__ = ("_again", "_error", "_fed", "_has_head", "_head_bytes", "_held", "_inflating", "_is_closed",
-                 "_is_compressed", "_is_framed", "_is_interim", "_is_paused", "_is_whole", "_link", "_loop",
-                 "_may_stay", "_parser", "_parts", "_waiter", "headers", "status")  # fmt: skip
+    __slots__ = ("_buffered_bytes", "_error", "_fed_bytes", "_has_head", "_head_bytes", "_inflating", "_is_closed",
+                 "_is_compressed", "_is_framed", "_is_interim", "_is_paused", "_is_reusable", "_is_whole", "_link",
+                 "_loop", "_parser", "_parts", "_unread", "_waiter", "headers", "status")  # fmt: skip
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
@@ -61,28 +61,28 @@ class ProviderAnswer:
         self.status = 0
         self.headers: list[tuple[str, str]] = []
         self._parts: list[bytes] = []
-        self._again = b""
-        """What of the body was looked at, and is to be read."""
+        self._unread = b""
+        """The part of the body that `looks_like_json` has inspected, still to be returned by `read`."""
 
-        self._held = self._fed = self._head_bytes = 0
+        self._buffered_bytes = self._fed_bytes = self._head_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._error: OSError | None = None
         self._inflating: Inflating | None = None
-        """What a compressed body is read by, once some of it has come."""
+        """Inflates a compressed body; None before its first bytes."""
 
         self._is_compressed = False
         self._is_framed = False
-        """Whether the head tells where the body ends; if not, it ends with the connection."""
+        """Whether the head states where the body ends; if not, it ends with the connection."""
 
         self._is_interim = False
-        """Whether what is read is an answer of 1xx, before the one that counts."""
+        """Whether an answer of 1xx is being read, before the final one."""
 
-        self._has_head = self._is_whole = self._may_stay = self._is_paused = self._is_closed = False
+        self._has_head = self._is_whole = self._is_reusable = self._is_paused = self._is_closed = False
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     @property
     def content_type(self) -> str:
-        """The media type of the body, in lower case and without parameters; "" where none is told."""
+        """The media type of the body, in lower case and without parameters; "" where none is stated."""
         for name, value in self.headers:
             if name == "content-type":
                 return value.partition(";")[0].strip().lower()
@@ -90,64 +90,64 @@ class ProviderAnswer:
 
     @property
     def has_more(self) -> bool:
-        """Whether more of the body has come than was read."""
-        return bool(self._parts or self._again) or (self._inflating is not None and self._inflating.has_more)
+        """Whether more of the body was received than was read."""
+        return bool(self._parts or self._unread) or (self._inflating is not None and self._inflating.has_more)
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all of the body has come and was read."""
-        is_read = self._is_whole and not self._parts and not self._again
+        """Whether the whole body was received and read."""
+        is_read = self._is_whole and not self._parts and not self._unread
         return is_read and (self._inflating is None or self._inflating.is_at_end)
 
     async def head(self) -> None:
-        """Wait until status and headers are there. Raises BrokenAnswer, TimeoutError."""
+        """Wait until status and headers are received. Raises BrokenAnswer, TimeoutError."""
         while not self._has_head:
-            await self._more()
+            await self._wait_for_more()
 
     async def read(self) -> bytes:
-        """What of the body has come since, b"" at its end. Raises BrokenAnswer, TimeoutError where it does not come."""
-        while not (part := self._taken()):
+        """Return the next part of the body, b"" at its end. Raises BrokenAnswer, TimeoutError where none arrives."""
+        while not (part := self._take_part()):
             if self._is_whole:
                 if self.is_at_end:
                     return b""
-                raise BrokenAnswer("a compressed body has not come whole")
-            await self._more()
+                raise BrokenAnswer("a compressed body is incomplete")
+            await self._wait_for_more()
         return part
 
     async def looks_like_json(self) -> bool:
-        """Whether the body begins as an object of JSON does, which no event does. Raises as `read` does."""
-        seen = b""
-        while not (begun := seen.removeprefix(_BYTE_ORDER_MARK).lstrip()) and len(seen) < _BUFFER_BYTES:
+        """Whether the body begins like JSON, as no event does. Raises as `read` does, which still returns it all."""
+        received = b""
+        while not (start := received.removeprefix(_BYTE_ORDER_MARK).lstrip()) and len(received) < _BUFFER_BYTES:
             part = await self.read()
             if not part:
                 break
-            seen += part
-        self._again = seen
-        return begun.startswith((b"{", b"["))
+            received += part
+        self._unread = received
+        return start.startswith((b"{", b"["))
 
-    def _taken(self) -> bytes:
-        """What of the body has come, b"" where nothing has; of a compressed one no more than a piece."""
-        if self._again:
-            again, self._again = self._again, b""
-            return again
+    def _take_part(self) -> bytes:
+        """Take the part of the body that was received, b"" if there is none; of a compressed body one piece at most."""
+        if self._unread:
+            unread, self._unread = self._unread, b""
+            return unread
         inflating = self._inflating
         if inflating is None:
-            parts, self._parts, self._held = self._parts, [], 0
+            parts, self._parts, self._buffered_bytes = self._parts, [], 0
             part = parts[0] if len(parts) == 1 else b"".join(parts)
         else:
             try:
                 part = inflating.read()
             except zlib.error as error:
-                self._may_stay = False
+                self._is_reusable = False
                 raise BrokenAnswer("a body is not compressed as its head says") from error
-            self._held = inflating.waiting
-        if self._is_paused and self._held <= _BUFFER_BYTES:
+            self._buffered_bytes = inflating.waiting
+        if self._is_paused and self._buffered_bytes <= _BUFFER_BYTES:
             self._is_paused = False
             self._link.resume()
         return part
 
     async def read_whole(self, most: int) -> bytes:
-        """The body. Raises BrokenAnswer, also for more than so many bytes, and TimeoutError."""
+        """Return the whole body. Raises BrokenAnswer, also for more than `most` bytes, and TimeoutError."""
         whole = bytearray()
         while part := await self.read():
             whole += part
@@ -164,14 +164,14 @@ class ProviderAnswer:
         self.close()
 
     def close(self) -> None:
-        """Read no more of it."""
+        """End reading, and release the connection."""
         if not self._is_closed:
             self._is_closed = True
             self._parser = None  # it refers to this answer
-            self._link.release(may_stay=self._is_whole and self._may_stay and not self._is_paused)
+            self._link.release(is_reusable=self._is_whole and self._is_reusable and not self._is_paused)
 
-    async def _more(self) -> None:
-        """Wait until more has come."""
+    async def _wait_for_more(self) -> None:
+        """Wait until more is received."""
         if self._error is not None:
             raise self._error
         self._waiter = self._loop.create_future()
@@ -183,29 +183,29 @@ class ProviderAnswer:
     # What the connection calls.
 
     def feed(self, data: bytes) -> None:
-        """Take what has come."""
+        """Take bytes that were received."""
         if self._parser is None or self._error is not None:
             return
-        if self._is_whole:  # behind its end: nothing was asked
-            self._may_stay = False
+        if self._is_whole:  # bytes behind its end, which no request asked for
+            self._is_reusable = False
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.fail(BrokenAnswer("what came is no answer of HTTP/1.1"))
+            self.fail(BrokenAnswer("the bytes received are no answer of HTTP/1.1"))
             return
         if not self._has_head:
-            self._fed += len(data)
-            if self._fed > 2 * _MOST_HEAD_BYTES:  # without an end of a field
+            self._fed_bytes += len(data)
+            if self._fed_bytes > 2 * _MOST_HEAD_BYTES:  # without the end of a field
                 self.fail(BrokenAnswer(f"the head of an answer has at most {_MOST_HEAD_BYTES} bytes"))
                 return
-        if self._held > _BUFFER_BYTES and not self._is_paused:
+        if self._buffered_bytes > _BUFFER_BYTES and not self._is_paused:
             self._is_paused = True
             self._link.pause()
         self._wake()
 
     def ended(self, error: Exception | None) -> None:
-        """The connection has ended; with an error it was lost."""
+        """Note that the connection has ended; with an error it was lost."""
         if self._is_whole or self._error is not None:
             return
         if error is None and self._has_head and not self._is_framed:
@@ -215,8 +215,8 @@ class ProviderAnswer:
         self._wake()
 
     def fail(self, error: OSError) -> None:
-        """Nothing more is to be expected of it."""
-        self._may_stay = False
+        """Give up the answer, with an error for its reader."""
+        self._is_reusable = False
         if not self._is_whole and self._error is None:
             self._error = error
         self._wake()
@@ -229,16 +229,16 @@ class ProviderAnswer:
     # What the parser calls.
 
     def on_message_begin(self) -> None:
-        if self._is_whole:  # behind its end: nothing was asked
-            self._may_stay = False
+        if self._is_whole:  # bytes behind its end, which no request asked for
+            self._is_reusable = False
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
         if not self._has_head:
             self._head_bytes += len(name) + len(value or b"")
             if self._head_bytes > _MOST_HEAD_BYTES:
                 raise BrokenAnswer(f"the head of an answer has at most {_MOST_HEAD_BYTES} bytes")
-            told = (value or b"").decode("utf-8", "surrogateescape")
-            self.headers.append((name.decode("latin-1").lower(), told))
+            text = (value or b"").decode("utf-8", "surrogateescape")
+            self.headers.append((name.decode("latin-1").lower(), text))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
@@ -273,12 +273,12 @@ class ProviderAnswer:
             self._inflating.feed(body)
         else:
             self._parts.append(body)
-        self._held += len(body)
+        self._buffered_bytes += len(body)
 
     def on_message_complete(self) -> None:
         if self._is_interim:
             self._is_interim = False
         elif not self._is_whole:
             assert self._parser is not None
-            self._may_stay = self._parser.should_keep_alive()
+            self._is_reusable = self._parser.should_keep_alive()
             self._is_whole = True

@@ -1,4 +1,4 @@
-"""What a client is told of a provider's refusal: what the provider says, but for what is no business of a client."""
+"""The answer to the client after a provider's refusal: the provider's own, without what does not concern clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.llm_proxy.provider_answer import ProviderAnswer
 log = logging.getLogger("headgate")
 
 REDIRECTS, REFUSES = 300, 400
-"""From these statuses on an answer is a redirect, or a refusal."""
+"""The lowest statuses of a redirect and of a refusal."""
 
 _KEY_REFUSED = 401
 _MOST_BYTES = 1024 * 1024
@@ -23,7 +23,7 @@ _US, _MS = 1_000_000, 1_000
 
 
 async def refusal_of(provider: str, response: ProviderAnswer, family: Family) -> Answer:
-    """What a provider refused with, to be passed on."""
+    """The answer to pass on for a provider's refusal."""
     if (answer := owners_problem(provider, response.status, family)) is not None:
         return answer
     headers = headers_of_refusal(response)
@@ -36,22 +36,24 @@ async def refusal_of(provider: str, response: ProviderAnswer, family: Family) ->
 
 
 def headers_of_refusal(response: ProviderAnswer) -> list[tuple[str, str]]:
-    """The headers of an answer that refuses, to be passed on.
+    """The headers of a refusal, to pass on.
 
-    Where it asks for a long wait, packages are told not to try again by themselves: some sleep for as long as it says.
+    Where it asks for a long wait, a header forbids client libraries to retry: some sleep for as long as it states.
     """
     headers, now_us = headers_to_answer(response.headers, []), SYSTEM_CLOCK.now_us()
-    said = told(response.headers, now_us=now_us)
-    if (said is not None and (said.refused_for_us or 0) > SHORT_WAIT_US) or _may_sleep(response.headers, now_us):
+    reported = told(response.headers, now_us=now_us)
+    if (reported is not None and (reported.refused_for_us or 0) > SHORT_WAIT_US) or _may_sleep(
+        response.headers, now_us
+    ):
         return [NO_RETRY, *(pair for pair in headers if pair[0] != NO_RETRY[0])]
     return headers
 
 
 def owners_problem(provider: str, status: int, family: Family) -> Answer | None:
-    """What is told where a provider does not take the proxy's key, or redirects it; None for any other status.
+    """The problem where a provider refuses the proxy's key, or redirects; None for any other status.
 
-    A client's own key is good, so what the provider says is logged instead. A client that followed a redirect would ask
-    the provider without the proxy.
+    The client's own key is valid, so what the provider reports is logged instead. A client that followed the redirect
+    would bypass the proxy.
     """
     if status == _KEY_REFUSED:
         log.error("the provider %s refuses the key that the proxy has for it", provider)
@@ -65,7 +67,7 @@ def owners_problem(provider: str, status: int, family: Family) -> Answer | None:
 
 
 def _may_sleep(headers: Pairs, now_us: int) -> bool:
-    """Whether a package may read a long wait in what is no Retry-After: `1e6`, `inf`, or a date in other words."""
+    """Whether a client library may read a long wait in an invalid Retry-After: `1e6`, `inf`, or an unusual date."""
     for name, value in headers:
         try:
             if name == "retry-after-ms" and float(value) * _MS > SHORT_WAIT_US:
@@ -78,6 +80,6 @@ def _may_sleep(headers: Pairs, now_us: int) -> bool:
 
 
 def _seconds(value: str, now_us: int) -> float:
-    """As Python reads a number of seconds, or a date. Raises ValueError, OverflowError."""
+    """Seconds to wait, read as leniently as Python reads a number, or a date. Raises ValueError, OverflowError."""
     date = parsedate_tz(value)
     return float(value) if date is None else mktime_tz(date) - now_us / _US

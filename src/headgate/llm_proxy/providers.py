@@ -1,4 +1,4 @@
-"""The providers behind the proxy, as a file of YAML names them: it says where their keys are, and holds none."""
+"""The providers behind the proxy, read from a YAML file. The file says where their keys are, and contains none."""
 
 from __future__ import annotations
 
@@ -22,41 +22,49 @@ _FIELDS = (
     "name", "base_url", "api_key_env", "api_key_file", "auth", "dialects", "models", "timeout", "connect_timeout",
     "asks_usage", "headers",
 )  # fmt: skip
-_NEEDED = ("name", "base_url")
+_REQUIRED = ("name", "base_url")
 _AUTHS = ("bearer", "x-api-key", "api-key", "none")
 _LONGEST_S = 86_400
 _FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_NOT_OURS = ("authorization", "x-api-key", "api-key", "host", "content-length", "transfer-encoding", "connection")
+_RESERVED_HEADERS = (
+    "authorization",
+    "x-api-key",
+    "api-key",
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+)
 
 
 class ProviderSettings(NamedTuple):
-    """A provider: where it is, what it speaks, and which models it has."""
+    """A provider: its address, its dialects, and its models."""
 
     name: str
     base_url: str
-    """Without a slash at its end; see `url_at`."""
+    """Without a trailing slash; see `url_at`."""
 
     api_key: str
     """The secret itself; "" for none."""
 
     auth: str
-    """How it is sent: `bearer`, `x-api-key`, `api-key` or `none`; "" for the usual way of each dialect."""
+    """How the key is sent: `bearer`, `x-api-key`, `api-key` or `none`; "" for the usual way of each dialect."""
 
     dialects: tuple[str, ...]
     models: tuple[str, ...]
-    """Names; one that ends with * is all that begin so."""
+    """Names of models; a final * stands for any rest of a name."""
 
     timeout_s: float
-    """How long nothing may come of an answer."""
+    """The longest time in which no bytes of an answer arrive."""
 
     connect_timeout_s: float
     asks_usage: bool
-    """Whether it understands `stream_options.include_usage`."""
+    """Whether the provider understands `stream_options.include_usage`."""
 
     headers: tuple[tuple[str, str], ...]
 
     def serves(self, dialect: Dialect, model: str) -> bool:
-        """Whether a call is for it; lists of models name no model."""
+        """Whether it serves a dialect and a model; `model` is "" for a request that names none, as lists of models."""
         if dialect.name not in self.dialects:
             return False
         if not model:
@@ -67,11 +75,11 @@ class ProviderSettings(NamedTuple):
         return False
 
     def url(self, dialect: Dialect) -> str:
-        """Where it takes a dialect."""
+        """The URL of a dialect's endpoint."""
         return url_at(self.base_url, dialect.path)
 
     def auth_headers(self, dialect: Dialect) -> dict[str, str]:
-        """The headers that show its key."""
+        """The headers that carry its key."""
         usual = "x-api-key" if dialect.family == "anthropic" else "bearer"
         auth = self.auth or (usual if self.api_key else "none")
         if auth == "none":
@@ -83,12 +91,12 @@ class ProviderSettings(NamedTuple):
 
 
 def load_providers(file: Path) -> tuple[ProviderSettings, ...]:
-    """The providers of a file; raises PolicyError with all that is wrong, or OSError."""
+    """The providers of a file; raises PolicyError with all problems, or OSError."""
     return read_providers(file.read_bytes(), source=str(file), folder=file.parent)
 
 
 def read_providers(text: bytes | str, *, source: str, folder: Path) -> tuple[ProviderSettings, ...]:
-    """The providers of a text. Files of keys are looked for from `folder`."""
+    """The providers of a text. Relative paths of key files start from `folder`."""
     document = read_document(text, source, kind="file of providers", begins="providers:")
     problems = [*document.problems, *unusable_texts(document)]
     listed = document.value.get("providers") if isinstance(document.value, Mapping) else None
@@ -100,13 +108,13 @@ def read_providers(text: bytes | str, *, source: str, folder: Path) -> tuple[Pro
         for name in document.value if name != "providers"
     ]  # fmt: skip
     providers: list[ProviderSettings] = []
-    for place, told in enumerate(listed):
-        reader = _Reader(document, ("providers", place), told, folder)
+    for index, entry in enumerate(listed):
+        reader = _Reader(document, ("providers", index), entry, folder)
         provider = reader.read()
         problems += reader.problems
         if provider is not None:
             if any(provider.name == other.name for other in providers):
-                problems.append(document.problem(("providers", place, "name"), f"{provider.name} is there already"))
+                problems.append(document.problem(("providers", index, "name"), f"{provider.name} is used twice"))
             providers.append(provider)
     if problems:
         raise PolicyError(source, problems)
@@ -114,117 +122,119 @@ def read_providers(text: bytes | str, *, source: str, folder: Path) -> tuple[Pro
 
 
 class _Reader:
-    """Reads one provider, and collects all that is wrong with it."""
+    """Reads one provider, and collects all problems of it."""
 
-    def __init__(self, document: Document, place: tuple[str | int, ...], told: Any, folder: Path) -> None:
+    def __init__(self, document: Document, place: tuple[str | int, ...], entry: Any, folder: Path) -> None:
         self._document = document
         self._place = place
-        self._told: dict[str, Any] = dict(told) if isinstance(told, Mapping) else {}
+        self._fields: dict[str, Any] = dict(entry) if isinstance(entry, Mapping) else {}
         self._folder = folder
         self.problems: list[Problem] = []
-        if not isinstance(told, Mapping):
-            self._wrong("", f"is a map with name and base_url, not {shown(told)}")
+        if not isinstance(entry, Mapping):
+            self._add_problem("", f"is a map with name and base_url, not {shown(entry)}")
 
     def read(self) -> ProviderSettings | None:
         if self.problems:
             return None
-        for name in self._told:
+        for name in self._fields:
             if name not in _FIELDS:
-                self._wrong(name, f"there is no such field; there are {', '.join(_FIELDS)}")
-        for name in _NEEDED:
-            if name not in self._told:
-                self._wrong("", f"lacks {name}")
+                self._add_problem(name, f"there is no such field; there are {', '.join(_FIELDS)}")
+        for name in _REQUIRED:
+            if name not in self._fields:
+                self._add_problem("", f"lacks {name}")
         name, base_url = self._text("name"), self._base_url()
         auth = self._text("auth")
         if auth not in ("", *_AUTHS):
-            self._wrong("auth", f"is one of {', '.join(_AUTHS)}, not {shown(auth)}")
+            self._add_problem("auth", f"is one of {', '.join(_AUTHS)}, not {shown(auth)}")
         dialects = self._texts("dialects", OF_OPENAI)
-        for unknown in (each for each in dialects if each not in NAMES):
-            self._wrong("dialects", f"there is no dialect {shown(unknown)}; there are {', '.join(NAMES)}")
+        for unknown in (dialect for dialect in dialects if dialect not in NAMES):
+            self._add_problem("dialects", f"there is no dialect {shown(unknown)}; there are {', '.join(NAMES)}")
         models = self._texts("models", ("*",))
         timeout_s, connect_s = self._seconds("timeout", 600.0), self._seconds("connect_timeout", 10.0)
-        asks = self._told.get("asks_usage", True)
-        if not isinstance(asks, bool):
-            self._wrong("asks_usage", f"is true or false, not {shown(asks)}")
+        asks_usage = self._fields.get("asks_usage", True)
+        if not isinstance(asks_usage, bool):
+            self._add_problem("asks_usage", f"is true or false, not {shown(asks_usage)}")
         headers, key = self._headers(), self._key()
         if self.problems:
             return None
         return ProviderSettings(
-            name, base_url.rstrip("/"), key, auth, dialects, models, timeout_s, connect_s, asks, headers
+            name, base_url.rstrip("/"), key, auth, dialects, models, timeout_s, connect_s, asks_usage, headers
         )
 
-    def _wrong(self, name: str, message: str) -> None:
+    def _add_problem(self, name: str, message: str) -> None:
         self.problems.append(self._document.problem((*self._place, name) if name else self._place, message))
 
     def _text(self, name: str) -> str:
-        value = self._told.get(name, "")
-        if not isinstance(value, str) or (name in self._told and not value):
-            self._wrong(name, f"is a text, not {shown(value)}")
+        value = self._fields.get(name, "")
+        if not isinstance(value, str) or (name in self._fields and not value):
+            self._add_problem(name, f"is a text, not {shown(value)}")
             return ""
         return value
 
     def _texts(self, name: str, usual: tuple[str, ...]) -> tuple[str, ...]:
-        value = self._told.get(name, usual)
+        value = self._fields.get(name, usual)
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list | tuple) or not values or not all(isinstance(e, str) and e for e in values):
-            self._wrong(name, f"is a list of texts, not {shown(value)}")
+            self._add_problem(name, f"is a list of texts, not {shown(value)}")
             return usual
         return tuple(values)
 
     def _seconds(self, name: str, usual: float) -> float:
-        value = self._told.get(name, usual)
+        value = self._fields.get(name, usual)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_S:
-            self._wrong(name, f"is a number of seconds, up to {_LONGEST_S}, not {shown(value)}")
+            self._add_problem(name, f"is a number of seconds, up to {_LONGEST_S}, not {shown(value)}")
             return usual
         return float(value)
 
     def _base_url(self) -> str:
         url = self._text("base_url")
-        if "base_url" in self._told and not _is_base(url):
-            secret = any(mark in url for mark in "@?#")  # a key may be in it
-            seen = "with no user, password, query or fragment: its key is apart" if secret else f"not {shown(url)}"
-            self._wrong("base_url", f"is a URL such as https://api.example.com/v1, {seen}")
+        if "base_url" in self._fields and not _is_base(url):
+            secret = any(mark in url for mark in "@?#")  # the URL may contain a key
+            wrong = "with no user, password, query or fragment: its key is apart" if secret else f"not {shown(url)}"
+            self._add_problem("base_url", f"is a URL such as https://api.example.com/v1, {wrong}")
         return url
 
     def _headers(self) -> tuple[tuple[str, str], ...]:
-        told = self._told.get("headers", {})
-        if not isinstance(told, Mapping) or not all(isinstance(value, str) for value in told.values()):
-            self._wrong("headers", "is a map from names to texts")
+        headers = self._fields.get("headers", {})
+        if not isinstance(headers, Mapping) or not all(isinstance(value, str) for value in headers.values()):
+            self._add_problem("headers", "is a map from names to texts")
             return ()
-        for name in (name for name in told if name.lower() in _NOT_OURS):
-            self._wrong("headers", f"{name} is set by the proxy itself; keys are named by api_key_env or api_key_file")
-        for name, value in told.items():
+        for name in (name for name in headers if name.lower() in _RESERVED_HEADERS):
+            self._add_problem(
+                "headers", f"{name} is set by the proxy itself; keys are named by api_key_env or api_key_file"
+            )
+        for name, value in headers.items():
             if not _FIELD_NAME.fullmatch(name) or not (value.isascii() and value.isprintable()):
-                self._wrong("headers", f"{shown(name)} cannot be sent: a value is printable ASCII on one line")
-        return tuple((name.lower(), value) for name, value in told.items())
+                self._add_problem("headers", f"{shown(name)} cannot be sent: a value is printable ASCII on one line")
+        return tuple((name.lower(), value) for name, value in headers.items())
 
     def _key(self) -> str:
         variable, file = self._text("api_key_env"), self._text("api_key_file")
         if variable and file:
-            self._wrong("api_key_file", "give one of api_key_env and api_key_file")
+            self._add_problem("api_key_file", "give one of api_key_env and api_key_file")
         elif variable:
             key = os.environ.get(variable, "").strip()
             if not key:
-                named = may_be_shown(variable)
-                what = "is the name of a variable, such as OPENAI_API_KEY, and no key; there is no such variable"
-                self._wrong("api_key_env", f"the variable {shown(variable)} is not set" if named else what)
-            return self._sendable("api_key_env", key)
+                is_name = may_be_shown(variable)
+                wrong = "is the name of a variable, such as OPENAI_API_KEY, and no key; there is no such variable"
+                self._add_problem("api_key_env", f"the variable {shown(variable)} is not set" if is_name else wrong)
+            return self._checked_key("api_key_env", key)
         elif file:
             try:
-                return self._sendable("api_key_file", (self._folder / file).read_text().strip())
+                return self._checked_key("api_key_file", (self._folder / file).read_text().strip())
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "is no text"
-                self._wrong("api_key_file", f"cannot be read: {reason}")
+                self._add_problem("api_key_file", f"cannot be read: {reason}")
         return ""
 
-    def _sendable(self, name: str, key: str) -> str:
+    def _checked_key(self, name: str, key: str) -> str:
         if not key.isascii() or not key.isprintable():
-            self._wrong(name, "what is there cannot be sent in a header: a key is printable ASCII on one line")
+            self._add_problem(name, "this key cannot be sent in a header: a key is printable ASCII on one line")
         return key
 
 
 def _is_base(url: str) -> bool:
-    """Whether paths can be put behind a URL."""
+    """Whether paths can be appended to a URL."""
     try:
         parts = urlsplit(url)
         reachable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -241,4 +251,4 @@ def check_serving(providers: tuple[ProviderSettings, ...]) -> None:
     """Raise ConfigError where no provider serves any dialect that is charged."""
     charged = {dialect.name for dialect in DIALECTS.values() if dialect.is_charged}
     if not any(charged & set(provider.dialects) for provider in providers):
-        raise ConfigError(f"no provider serves a dialect that makes anything: {', '.join(sorted(charged))}")
+        raise ConfigError(f"no provider serves a dialect that generates anything: {', '.join(sorted(charged))}")

@@ -1,4 +1,4 @@
-"""What all calls of a proxy share, and how it is set."""
+"""The parts that all calls of a proxy share, and its options."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headgate.llm_proxy.upstream import Upstream
 
 
 class ProxyOptions(NamedTuple):
-    """How a proxy is set. Times are seconds."""
+    """The options of a proxy. Times are seconds."""
 
     most_body_bytes: int = 32 * 1024 * 1024
     arriving_bytes: int = 512 * 1024 * 1024
-    """What all requests may occupy that have not come whole, or that no provider has answered: no less than the longest
-    body. Beyond it, those that began first are refused."""
+    """The most memory of all requests that are incomplete, or that no provider has answered; at least the longest body.
+    Beyond it, the earliest requests are refused."""
 
     body_s: float = 60.0
     """How long a body may take to arrive."""
@@ -28,16 +28,16 @@ class ProxyOptions(NamedTuple):
     """How long the head of a request may take, from its first byte."""
 
     idle_s: float = 180.0
-    """How long a connection stays open on which nothing is asked."""
+    """How long a connection without a request stays open."""
 
     connections: int = 8192
-    """How many clients may be connected; beyond them, the one that has waited longest for its client is closed."""
+    """The most connections of clients; beyond it, the one that has waited longest for its client is closed."""
 
     stalled_s: float = 120.0
-    """How long a client may take nothing of its answer."""
+    """How long a client may read nothing of its answer."""
 
     read_on: int = 100
-    """How many answers are read to their end whose client has gone."""
+    """The most answers that are read to their end after their client has gone."""
 
     read_on_s: float = 60.0
     drain_s: float = 30.0

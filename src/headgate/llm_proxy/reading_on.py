@@ -1,10 +1,10 @@
-"""Streams that are read on after their client has gone, for the usage at their end: so many, and for so long."""
+"""The bound on streams that are read on after their client has gone, for the usage at their end."""
 
 from __future__ import annotations
 
 
 class ReadingOn:
-    """The bound of all streams of a process that are read on."""
+    """Counts the streams of a process that are read on: at most `most`, each for at most `seconds`."""
 
     def __init__(self, most: int, seconds: float) -> None:
         self._most = most
@@ -12,12 +12,12 @@ class ReadingOn:
         self.streams = 0
 
     def begin(self) -> bool:
-        """Whether one more may be read on; each that may ends with `end`."""
+        """Return whether one more stream may be read on; if so, it is counted until `end`."""
         if self.streams >= self._most or not self.seconds:
             return False
         self.streams += 1
         return True
 
     def end(self) -> None:
-        """One has ended."""
+        """Note that one has ended."""
         self.streams -= 1

@@ -6,7 +6,7 @@ from headgate.llm.dialects import Answer, Family, Problem, problem_answer
 
 
 class Refused(Exception):
-    """A request is answered without a call."""
+    """Raised to answer a request without a call."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.status)
@@ -14,5 +14,5 @@ class Refused(Exception):
 
 
 def refused(family: Family, problem: Problem, message: str) -> Refused:
-    """A refusal in the words of a dialect's family."""
+    """A refusal in the format of a dialect's family."""
     return Refused(problem_answer(family, problem, message))

@@ -1,4 +1,4 @@
-"""The body of a request, as it was sent."""
+"""Reads the body of a request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headgate.llm_proxy.refused import Refused, refused
 
 
 async def sent_body(request: web.BaseRequest, family: Family, options: ProxyOptions) -> bytes:
-    """The body as it was sent; one that is too long is refused before it is read, where its length is told."""
+    """Read the body; raises Refused. One that is too long is refused before it is read where its length is declared."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise refused(family, Problem.BAD_BODY, "The body is compressed: send it without content-encoding.")
     if (request.content_length or 0) > options.most_body_bytes:
         raise _too_large(family, options.most_body_bytes)
-    if request.content.is_eof():  # it came with the head, as short ones do
+    if request.content.is_eof():  # received together with the head, as short ones are
         whole = request.content.read_nowait()
         if len(whole) > options.most_body_bytes:
             raise _too_large(family, options.most_body_bytes)
@@ -26,15 +26,15 @@ async def sent_body(request: web.BaseRequest, family: Family, options: ProxyOpti
     try:
         async with asyncio.timeout(options.body_s):
             if request.headers.get("expect", "").lower() == "100-continue":
-                await _let_send(request)
+                await _send_continue(request)
             while chunk := await request.content.readany():
                 raw += chunk
                 if len(raw) > options.most_body_bytes:
                     raise _too_large(family, options.most_body_bytes)
-    except (ConnectionError, web.RequestPayloadError):  # the client has gone, or sends what is no body
+    except (ConnectionError, web.RequestPayloadError):  # the client has gone, or its framing is invalid
         raise refused(family, Problem.BAD_BODY, "The body broke off.") from None
     except TimeoutError:
-        raise refused(family, Problem.BAD_BODY, f"The body did not come within {options.body_s:g} s.") from None
+        raise refused(family, Problem.BAD_BODY, f"The body did not arrive within {options.body_s:g} s.") from None
     return bytes(raw)
 
 
@@ -42,7 +42,7 @@ def _too_large(family: Family, most: int) -> Refused:
     return refused(family, Problem.TOO_LARGE, f"The body has more than {most:,} bytes.")
 
 
-async def _let_send(request: web.BaseRequest) -> None:
-    """Tell a client that asks before it sends a long body that it may."""
+async def _send_continue(request: web.BaseRequest) -> None:
+    """Send 100 Continue to a client that waits for it before it sends a long body."""
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     request.writer.output_size = 0  # nothing of the answer was written yet

@@ -1,4 +1,4 @@
-"""What a request says of its caller: the key that it sent, and what a policy's conditions see of it."""
+"""The key that a request carries, and the request as a policy's conditions see it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from aiohttp import web
 
 from headgate.policy.request import Request
 
-_SECRET = ("authorization", "x-api-key")
+_SECRET_HEADERS = ("authorization", "x-api-key")
 
 
 def sent_key(request: web.BaseRequest) -> str | None:
-    """The one key that was sent, as `Authorization: Bearer` or `x-api-key`; None for none, and for several."""
+    """The key of a request, from `Authorization: Bearer` or `x-api-key`; None without one, and for several."""
     bearers = request.headers.getall("authorization", [])
-    sent = {value.partition(" ")[2].strip() for value in bearers if value[:7].lower() == "bearer "}
-    if len(sent) < len(set(bearers)):
+    keys = {value.partition(" ")[2].strip() for value in bearers if value[:7].lower() == "bearer "}
+    if len(keys) < len(set(bearers)):
         return None
-    sent |= {value.strip() for value in request.headers.getall("x-api-key", [])}
-    sent.discard("")
-    return sent.pop() if len(sent) == 1 else None
+    keys |= {value.strip() for value in request.headers.getall("x-api-key", [])}
+    keys.discard("")
+    return keys.pop() if len(keys) == 1 else None
 
 
 def subject_of(request: web.BaseRequest) -> Request:
@@ -25,7 +25,7 @@ def subject_of(request: web.BaseRequest) -> Request:
     return Request(
         request.method,
         request.raw_path,
-        headers=[(name, value) for name, value in request.headers.items() if name.lower() not in _SECRET],
+        headers=[(name, value) for name, value in request.headers.items() if name.lower() not in _SECRET_HEADERS],
         client_ip=request.remote or "",
         host=request.headers.get("host", ""),
     )

@@ -1,4 +1,4 @@
-"""A proxy on an event loop: what it is made of, how it begins, reads its files again, and ends."""
+"""A proxy on an event loop: its parts, its start, the reload of its files, and its end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SHUTDOWN_S = 0.5
 
 
 class InForce(NamedTuple):
-    """What the files said when they were read."""
+    """The policy and the providers, as the files were read last."""
 
     policy: Policy
     providers: tuple[ProviderSettings, ...]
@@ -44,7 +44,7 @@ class InForce(NamedTuple):
 
 @dataclass(frozen=True)
 class ProxySource:
-    """What a proxy is made of. Without a file of providers it starts one of its own, as an example."""
+    """The files, keys, store and books of a proxy. Without a file of providers it starts an example provider."""
 
     policy: Path
     providers: Path | None
@@ -53,7 +53,7 @@ class ProxySource:
     books: Books | None = None
 
     def read(self) -> InForce:
-        """What the files say now; raises PolicyError, ConfigError, OSError."""
+        """Read the files; raises PolicyError, ConfigError, OSError."""
         policy = read_policy(self.policy)
         if self.providers is None:
             return InForce(policy, ())
@@ -63,7 +63,7 @@ class ProxySource:
 
 
 class ProxyServer:
-    """One proxy on an event loop; for `async with`, at whose end all that is under way is cut off and settled."""
+    """One proxy on an event loop; for `async with`, at whose end all calls under way are cut off and settled."""
 
     def __init__(
         self,
@@ -74,10 +74,9 @@ class ProxyServer:
         sharing: Sharing | None = None,
         applied: Callable[[InForce], None] = lambda _: None,
     ) -> None:
-        """Begins with what the files say, or with `begin`; `applied` gets what is read again and put in force.
+        """Begin with `begin`, or read the files; `applied` is called with each later policy that is put in force.
 
-        `sharing` makes its figures one set with those of other workers. Raises ConfigError, OSError for files that
-        cannot be used.
+        `sharing` merges its metrics with those of other workers. Raises ConfigError, OSError for unusable files.
         """
         self._source = source
         self._options = options
@@ -113,7 +112,7 @@ class ProxyServer:
         self._listening = await loop.create_server(self.proxy.connections.accept, sock=listener, backlog=BACKLOG)
 
     async def drain(self, at_once: asyncio.Event) -> None:
-        """Close the port, and let calls that are under way end, for a while; `at_once` ends that."""
+        """Close the port, and wait a while for the calls under way to end; `at_once` ends the wait."""
         self.proxy.draining = True
         self._stop_listening()
         waits = [asyncio.create_task(self.proxy.all_answered()), asyncio.create_task(at_once.wait())]
@@ -121,7 +120,7 @@ class ProxyServer:
         for wait in waits:
             wait.cancel()
         if self.proxy.under_way:
-            log.error("%d calls have not ended in their time: they are cut off, and settled", self.proxy.under_way)
+            log.error("%d calls have not ended in time: they are cut off, and settled", self.proxy.under_way)
 
     async def __aexit__(self, *_: object) -> None:
         for watch in self._watches:
@@ -141,14 +140,14 @@ class ProxyServer:
             self._listening = None
 
     def reload(self) -> None:
-        """Put changed files in force, or none of them; the log says which."""
+        """Read the files again and put all of them in force, or none; the log reports which."""
         try:
-            now = self._source.read()
-            self.gate.reload(now.policy)
+            read = self._source.read()
+            self.gate.reload(read.policy)
             if self._example is None:
-                self._pool.reload(now.providers)
+                self._pool.reload(read.providers)
         except (HeadgateError, OSError) as error:
             log.error("the old policy and providers stay in force: %s", error)
         else:
-            self._applied(now)
+            self._applied(read)
             log.info("the policy and the providers were read again")

@@ -1,6 +1,6 @@
-"""The proxy in several processes: one port, one store, one set of figures.
+"""The proxy in several processes: one port, one store, one set of metrics.
 
-What can be wrong is found out before the first process is forked, and told once. Each worker has a gate, connections to
+Errors of the configuration are raised before the first process is forked. Each worker has a gate, connections to
 providers and keys of its own; they share the store that the parent opened, and the books' file.
 """
 
@@ -26,7 +26,7 @@ from headgate.supervisor.shared_store import open_shared
 from headgate.supervisor.supervisor import Supervisor
 
 _GRACE_S = 15
-"""How much longer than its drain a worker may take to end: to settle what is cut off, and to write the books."""
+"""How much longer than its drain a worker may take to end: to settle the calls cut off, and to write the books."""
 
 
 def serve_workers(
@@ -42,13 +42,13 @@ def serve_workers(
     options: ProxyOptions,
     announce: Callable[[str, str], None],
 ) -> bool:
-    """Serve in several processes until told to stop; whether all of them ended well.
+    """Serve in several processes until a signal ends them; return whether all of them ended well.
 
-    `store_url` stands in for the policy's own store; where neither is, it is the zone of this user and namespace.
-    `make_keys` makes each worker's keys, None where calls need none; the source's own, and its store, are not used. A
-    worker that hangs for `hang_s` seconds is replaced, with 0 never. `announce` gets the address and that zone's URL
+    `store_url` replaces the policy's own store; without either, the store is the zone of this user and namespace.
+    `make_keys` makes each worker's keys, None where calls need none; the source's keys and store are not used. A worker
+    that hangs for `hang_s` seconds is replaced; with 0 never. `announce` is called with the address and that zone's URL
     ("" where a store was named), once all workers answer. Raises before anything starts: PolicyError and ConfigError
-    for what cannot be used, a store in the memory of each process among it; OSError for files.
+    for unusable settings, such as a store in the memory of each process; OSError for files.
     """
     first = source.read()
     read_llm_policy(first.policy)
@@ -60,9 +60,9 @@ def serve_workers(
 
     def run(link: SupervisorLink) -> None:
         keys = None if make_keys is None else make_keys()
-        own = replace(source, keys=keys, store=store, books=books)
+        own_source = replace(source, keys=keys, store=store, books=books)
         sharing = Sharing(folder.path, link.worker, supervisor.counts)
-        server = _begin(own, good, first, options, sharing)
+        server = _make_server(own_source, good, first, options, sharing)
         try:
             work(server, link)
         finally:
@@ -86,10 +86,12 @@ def serve_workers(
         store.close()
 
 
-def _begin(
+def _make_server(
     source: ProxySource, good: LastGood, first: InForce, options: ProxyOptions, sharing: Sharing | None
 ) -> ProxyServer:
-    """A worker's proxy: of what is in force in the others, whatever the files say by now. SIGHUP reads them."""
-    kept = good.text()
-    begin = first if kept is None else pickle.loads(kept)  # it is this process's own, of no name
-    return ProxyServer(source, options, sharing=sharing, begin=begin, applied=lambda now: good.keep(pickle.dumps(now)))
+    """Make a worker's proxy, with the policy that is in force in the others. The files are read on SIGHUP only."""
+    stored = good.text()
+    begin = first if stored is None else pickle.loads(stored)  # from an unnamed file of these processes alone
+    return ProxyServer(
+        source, options, sharing=sharing, begin=begin, applied=lambda read: good.keep(pickle.dumps(read))
+    )

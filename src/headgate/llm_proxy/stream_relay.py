@@ -1,4 +1,4 @@
-"""Passes on a stream as it comes, reads its usage, holds more where a rule says so, and ends it at a budget's end."""
+"""Passes on a stream as it arrives, reads its usage, holds more where a rule says so, and ends it with its budget."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class StreamRelay:
     ) -> None:
         """`reading` is a new one of the call.
 
-        With `strips_usage` the usage of chat completions and completions was asked for by the proxy alone.
+        With `strips_usage`, the proxy and not the client has requested the usage of (chat) completions: it is removed.
         """
         self._call = call
         self._client = client
         self._reading = reading
-        self._strips = strips_usage and dialect.tells_usage_if_asked
+        self._strips_usage = strips_usage and dialect.tells_usage_if_asked
         self._end: StreamEnd | None = None
         self._passed: EventReader | None = None
         if reading.is_counted:
             self._end, self._passed = StreamEnd(dialect.name), EventReader()
 
     async def run(self, response: ProviderAnswer, headers: list[tuple[str, str]]) -> str:
-        """Pass on what comes; how it ended: answered, cut, or broken."""
+        """Pass on the answer's parts; return how it ended: `answered`, `cut` or `broken`."""
         client, reading = self._client, self._reading
         has_begun, last = False, b""
         try:
@@ -46,8 +46,8 @@ class StreamRelay:
                 has_begun = True
                 await client.start(response.status, headers, with_part=False)
             while chunk := await response.read():
-                passed = b"".join(reading.feed(chunk, strip_usage=self._strips))
-                if reading.usage.has_ended:  # before the client knows, who may come again at once
+                passed = b"".join(reading.feed(chunk, strip_usage=self._strips_usage))
+                if reading.usage.has_ended:  # settled before the client sees the end: it may call again at once
                     await self.settle()
                 if not has_begun:
                     has_begun = True
@@ -70,14 +70,14 @@ class StreamRelay:
         return "answered"
 
     async def settle(self) -> None:
-        """Settle with what was read so far."""
+        """Settle with the usage that was read so far."""
         await self._call.settle_stream(self._reading.usage)
 
     async def _is_spent(self, passed: bytes) -> bool:
-        """Whether the budget is at its end after what was passed."""
+        """Whether the budget is exhausted, after these bytes were passed on; holds more where it is not."""
         assert self._end is not None and self._passed is not None
         for event in self._passed.feed(passed):
-            self._end.read(_told(event.data))
+            self._end.read(_parsed(event.data))
         reading = self._reading
         if reading.usage.has_ended:
             return False
@@ -85,22 +85,22 @@ class StreamRelay:
             while reading.needs_more:
                 if not await self._call.hold_more(reading):
                     return True
-        except StoreError as error:  # what was made is settled at the end
+        except StoreError as error:  # the tokens generated are settled at the end
             log.warning("no more could be held for a stream, which goes on: %s", error)
         return False
 
     async def _cut(self) -> None:
-        """End the stream as a provider ends one that made its most tokens."""
+        """End the stream like a provider whose answer has reached its maximum of tokens."""
         assert self._end is not None
-        told = self._reading.usage.usage or Usage(self._call.held.input, 0)
-        made = (await count_text_async(self._reading.usage.text, self._call.model)).tokens
-        usage = told._replace(output=max(told.output, made))
+        reported = self._reading.usage.usage or Usage(self._call.held.input, 0)
+        counted = (await count_text_async(self._reading.usage.text, self._call.model)).tokens
+        usage = reported._replace(output=max(reported.output, counted))
         await self.settle()
-        await self._client.write(self._end.cut(usage, tells_usage=not self._strips))
+        await self._client.write(self._end.cut(usage, tells_usage=not self._strips_usage))
         await self._client.end()
 
 
-def _told(data: str) -> object:
+def _parsed(data: str) -> object:
     try:
         return json.loads(data) if data and data != "[DONE]" else None
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Sends calls to providers, and tells apart what never reached one from what may have.
+"""Sends calls to providers, and separates calls that reached none from those that may have reached one.
 
 See docs/decisions/0054-the-proxys-client.md.
 """
@@ -27,13 +27,13 @@ except ImportError as error:
     raise MissingExtraError("the proxy of language models", extra="llm-proxy", why=error) from error
 
 _KEEP_ALIVE_S = 20.0
-"""Shorter than what servers usually have, so that a call rarely meets a connection that was just closed."""
+"""Shorter than usual on servers, so that a call rarely uses a connection that the server is just closing."""
 
 _NEXT_ADDRESS_S = 0.25
-"""After so long the next address of a host is tried beside the first one (RFC 8305)."""
+"""After this time the next address of a host is tried in parallel (RFC 8305)."""
 
-_MOST_PLACES = 512
-_IN_A_QUERY = "%/:=&?~+!$'()*,;@[]-._|{}\"<>^`\\"
+_MOST_TARGETS = 512
+_QUERY_CHARACTERS = "%/:=&?~+!$'()*,;@[]-._|{}\"<>^`\\"
 
 
 class NotReached(Exception):
@@ -41,7 +41,7 @@ class NotReached(Exception):
 
 
 class Lost(Exception):
-    """A call was sent, and its answer did not come: whether the provider answers it is not known."""
+    """A call was sent, and no answer arrived: the provider may or may not have processed it."""
 
     def __init__(self, message: str, *, is_timeout: bool) -> None:
         super().__init__(message)
@@ -49,15 +49,15 @@ class Lost(Exception):
 
 
 class _Origin(NamedTuple):
-    """Whose connections can be used for one another."""
+    """Where connections lead. Those with the same origin are interchangeable."""
 
     is_tls: bool
     host: str
     port: int
 
 
-class _Place(NamedTuple):
-    """Where a provider takes a dialect, and what of a request's head is the same in all calls."""
+class _Target(NamedTuple):
+    """A provider's endpoint of a dialect, with the parts of a request's head that are the same in all calls."""
 
     origin: _Origin
     start: str
@@ -65,11 +65,11 @@ class _Place(NamedTuple):
 
     fields: str
     names: frozenset[str]
-    """Of these fields, which a client's do not replace."""
+    """The names of these fields. A client's fields of these names are not sent."""
 
 
 class Upstream:
-    """The connections to all providers. To be made and closed on the event loop."""
+    """The connections to all providers. To be created and closed on the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ class Upstream:
         headers: Iterable[tuple[str, str]],
         body: bytes | None,
     ) -> ProviderAnswer:
-        """Send a call; the answer when its headers are there. Raises NotReached, Lost."""
+        """Send a call; return the answer once its headers are received. Raises NotReached, Lost."""
         answer = await self.begin(provider, dialect, query, headers, body)
         await self.head(answer)
         return answer
@@ -97,14 +97,14 @@ class Upstream:
         headers: Iterable[tuple[str, str]],
         body: bytes | None,
     ) -> ProviderAnswer:
-        """Send a call; its answer, of which nothing has come: give it to `head`, or close it. Raises NotReached."""
-        place = _place(provider, dialect)
-        head = _head(place, query, headers, body)
-        connection = self._take(place.origin) or await self._connect(place.origin, provider.connect_timeout_s)
+        """Send a call; return its answer before its head is received, for `head` or to be closed. Raises NotReached."""
+        target = _target_of(provider, dialect)
+        head = _head(target, query, headers, body)
+        connection = self._take(target.origin) or await self._connect(target.origin, provider.connect_timeout_s)
         return connection.send(head, body or b"", timeout_s=provider.timeout_s)
 
     async def head(self, answer: ProviderAnswer) -> None:
-        """Wait until the headers of an answer are there. Raises Lost; then the answer is closed."""
+        """Wait until the headers of an answer are received. Raises Lost; then the answer is closed."""
         try:
             await answer.head()
         except OSError as error:
@@ -126,7 +126,7 @@ class Upstream:
         await asyncio.sleep(0)
 
     def _take(self, origin: _Origin) -> ProviderConnection | None:
-        """A connection that is open: the one that was used last."""
+        """Take an open connection, the one that was used last; None where there is none."""
         connections = self._free.get(origin)
         oldest_s = self._loop.time() - _KEEP_ALIVE_S
         while connections:
@@ -137,7 +137,7 @@ class Upstream:
         return None
 
     async def _connect(self, origin: _Origin, timeout_s: float) -> ProviderConnection:
-        """A new connection. Raises NotReached."""
+        """Open a new connection. Raises NotReached."""
         loop = self._loop
         free = self._free.setdefault(origin, [])
         connection = ProviderConnection(loop, free.append)
@@ -166,14 +166,14 @@ class Upstream:
         """Close connections that were not used for a while."""
         oldest_s = self._loop.time() - _KEEP_ALIVE_S
         for connections in self._free.values():
-            for connection in [each for each in connections if not each.is_open or each.free_since_s <= oldest_s]:
+            for connection in [old for old in connections if not old.is_open or old.free_since_s <= oldest_s]:
                 connections.remove(connection)
                 connection.abort()
         self._sweep = self._loop.call_later(_KEEP_ALIVE_S, self._close_unused)
 
 
-@lru_cache(_MOST_PLACES)
-def _place(provider: ProviderSettings, dialect: Dialect) -> _Place:
+@lru_cache(_MOST_TARGETS)
+def _target_of(provider: ProviderSettings, dialect: Dialect) -> _Target:
     url = URL(provider.url(dialect))
     fields = {
         "host": url.host_port_subcomponent or "",
@@ -182,17 +182,17 @@ def _place(provider: ProviderSettings, dialect: Dialect) -> _Place:
         "accept-encoding": "identity",  # answers are read as they pass
     }
     if dialect.method == "POST":
-        fields["content-type"] = "application/json"  # as the body was read here: as a form it may be another call
+        fields["content-type"] = "application/json"  # as it was parsed here: parsed as a form it may be another call
     origin = _Origin(url.scheme == "https", url.raw_host or "", url.port or 0)
     text = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    return _Place(origin, f"{dialect.method} {url.raw_path}", text, frozenset(fields))
+    return _Target(origin, f"{dialect.method} {url.raw_path}", text, frozenset(fields))
 
 
-def _head(place: _Place, query: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
+def _head(target: _Target, query: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
     """The head of a request."""
-    target = f"?{_sendable(query)}" if query else ""
-    names = place.names
-    head = f"{place.start}{target} HTTP/1.1\r\n{place.fields}"
+    suffix = f"?{_escaped(query)}" if query else ""
+    names = target.names
+    head = f"{target.start}{suffix} HTTP/1.1\r\n{target.fields}"
     for name, value in headers_to_send(headers):
         if name not in names:
             head += f"{name}: {value}\r\n"
@@ -201,14 +201,15 @@ def _head(place: _Place, query: str, headers: Iterable[tuple[str, str]], body: b
     return f"{head}\r\n".encode("utf-8", "surrogateescape")
 
 
-def _sendable(query: str) -> str:
-    """A query as a client sent it; what a request target cannot have is escaped, and a fragment is none of it."""
+def _escaped(query: str) -> str:
+    """A query as the client sent it, but characters that a request target cannot have are escaped, and a fragment is
+    dropped."""
     query = query.partition("#")[0]
     if query.isascii() and query.isprintable() and " " not in query:
         return query
-    return quote(query.encode("utf-8", "surrogateescape"), safe=_IN_A_QUERY)
+    return quote(query.encode("utf-8", "surrogateescape"), safe=_QUERY_CHARACTERS)
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, without addresses that are no business of a client."""
+    """The kind of error, without addresses, which do not concern clients."""
     return type(error).__name__

@@ -1,7 +1,7 @@
 """What a policy would have done with the calls of a trace: the gate holds and settles them on the trace's clock.
 
-A call is held when it arrives, and settled with what it used when its answer has ended: after the duration that the
-trace tells, or its output at a given speed; else at once, and then limits of what is in flight are left out.
+A call is held when it arrives, and settled with its usage when its answer has ended: after the duration in the trace,
+or that of its output at a given speed. Without either it is settled at once, and concurrency limits are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headgate.testing import ManualClock
 
 
 class CallSums(NamedTuple):
-    """Calls, tokens, and what they cost or would have cost in billionths of a dollar. `unpriced` calls cost unknown."""
+    """Numbers of calls and tokens, and their cost in billionths of a dollar, unknown for `unpriced` calls."""
 
     calls: int = 0
     input: int = 0
@@ -51,7 +51,7 @@ class CallSums(NamedTuple):
 
 @dataclass(slots=True)
 class LimitResult:
-    """What one limit refused: calls that it, of all that would have refused them, holds up for longest."""
+    """The calls that one limit refused: those for which it states the longest wait of all limits that refuse."""
 
     name: str
     limit: str
@@ -62,17 +62,17 @@ class LimitResult:
     users: Counter[str] = field(default_factory=Counter)
 
     def worst_minute(self) -> tuple[int, int]:
-        """(its start in microseconds, how many calls were refused in it)."""
+        """(its start in microseconds, the number of calls refused in it)."""
         minute, count = max(self.minutes.items(), key=lambda item: (item[1], -item[0]))
         return minute * MINUTE_US, count
 
 
 @dataclass(slots=True)
 class CallOutcome:
-    """What came of a trace. In each series what was admitted stands before what was refused."""
+    """The result of a trace. Each series counts (admitted, refused)."""
 
     settled_by: str
-    """When calls were settled, for people."""
+    """When calls were settled, as a text for people."""
 
     left_out: tuple[str, ...]
     admitted: CallSums = field(default_factory=CallSums)
@@ -102,16 +102,16 @@ def judge_calls(
 ) -> CallOutcome:
     """Judge calls in order of time. `output_speed` is in tokens a second, for calls without a duration.
 
-    `learned` learns from the calls of the trace how much the next ones hold, `books` keep what each held and used.
+    `learned` estimates from the calls so far how much the next ones hold; `books` record what each held and used.
 
-    Rules refuse at once that would let calls wait. Raises ConfigError for a policy without the section `llm`,
+    Rules that would let calls wait refuse them at once. Raises ConfigError for a policy without the section `llm`,
     UnknownPriceError for a model without a price under a limit of money.
     """
     if policy.llm is None:
         raise ConfigError("the policy is not of calls of language models: it needs the section llm, such as llm: {}")
-    tells_end = output_speed is not None or any(call.duration_us is not None for call in trace)
-    judged, left_out = (policy, ()) if tells_end else rates_of(policy)
-    settled_by = "when their answers had ended" if tells_end else "at once, since the trace tells no durations"
+    has_durations = output_speed is not None or any(call.duration_us is not None for call in trace)
+    judged, left_out = (policy, ()) if has_durations else rates_of(policy)
+    settled_by = "when their answers had ended" if has_durations else "at once, since the trace tells no durations"
     rules = tuple(replace(rule, wait_us=0) for rule in judged.rules)
     judged = replace(judged, rules=rules, llm=replace(policy.llm, webhook=""))
     return _Judge(judged, CallOutcome(settled_by, left_out), output_speed, learned, books).judge(trace)
@@ -130,13 +130,13 @@ class _Judge:
         self._outcome = outcome
         self._speed = output_speed
         self._clock = ManualClock()
-        # Room for every key there may be: a replay must not forget what the real thing might.
+        # Room for every possible key: a replay must not forget a state, even where a real store might.
         store = MemoryStore(max_keys=MOST_KEYS, on_full="refuse")
         self._gate = LlmGate(policy, store=store, clock=self._clock, learned=learned or NothingLearned(), books=books)
         self._prices = PriceBook(policy.llm.prices)
-        told = policy.llm.unknown_price
-        rate = 0 if told in ("refuse", "free") else read_money(told, "usd", round_up=True)
-        self._unknown = None if told == "refuse" else price_of(rate, rate, version="stated")
+        setting = policy.llm.unknown_price
+        rate = 0 if setting in ("refuse", "free") else read_money(setting, "usd", round_up=True)
+        self._default_price = None if setting == "refuse" else price_of(rate, rate, version="stated")
         self._ends: list[tuple[int, int, Call, Usage]] = []
 
     def judge(self, trace: Sequence[TraceCall]) -> CallOutcome:
@@ -144,39 +144,39 @@ class _Judge:
             for number, call in enumerate(trace):
                 self._settle_until(call.at_us)
                 self._clock.set(call.at_us)
-                self._ask(number, call)
+                self._reserve(number, call)
             self._settle_until(None)
         outcome = self._outcome
         if trace:
             outcome.first_us, outcome.last_us = trace[0].at_us, trace[-1].at_us
         return outcome
 
-    def _ask(self, number: int, call: TraceCall) -> None:
+    def _reserve(self, number: int, call: TraceCall) -> None:
         caller, outcome = call.caller, self._outcome
         fields: dict[str, Any] = {} if call.most is None else {"max_tokens": call.most}
-        asked = self._gate.reserve(
+        reserved = self._gate.reserve(
             call.model, key=caller.key, user=caller.user, team=caller.team, organisation=caller.organisation,
             input_tokens=call.input, **fields,
         )  # fmt: skip
         usage = Usage(call.input, call.output)
         cost = self._cost(call, usage)
-        self._draw(call.at_us, usage, cost, refused=not asked)
-        if not asked:
+        self._add_to_series(call.at_us, usage, cost, refused=not reserved)
+        if not reserved:
             outcome.refused = outcome.refused.plus(usage, cost)
-            self._note_refusal(call, asked, usage, cost)
+            self._note_refusal(call, reserved, usage, cost)
             return
         outcome.admitted = outcome.admitted.plus(usage, cost)
-        outcome.warned.update(warning.limit for warning in asked.warnings)
-        more = call.input + call.output - asked.held.input - asked.held.output
+        outcome.warned.update(warning.limit for warning in reserved.warnings)
+        more = call.input + call.output - reserved.held.input - reserved.held.output
         outcome.used_more += more > 0
         outcome.used_less += more < 0
         duration_us = call.duration_us
         if duration_us is None and self._speed is not None:
             duration_us = call.output * 1_000_000 // self._speed
         if duration_us is None:
-            asked.settle_usage(usage)
+            reserved.settle_usage(usage)
         else:
-            heapq.heappush(self._ends, (call.at_us + duration_us, number, asked, usage))
+            heapq.heappush(self._ends, (call.at_us + duration_us, number, reserved, usage))
 
     def _settle_until(self, at_us: int | None) -> None:
         """Settle the calls whose answers have ended by a moment; all of them for None."""
@@ -185,8 +185,8 @@ class _Judge:
             self._clock.set(end_us)
             call.settle_usage(usage)
 
-    def _note_refusal(self, call: TraceCall, asked: Call, usage: Usage, cost: int | None) -> None:
-        binding = asked.decision.binding
+    def _note_refusal(self, call: TraceCall, refused_call: Call, usage: Usage, cost: int | None) -> None:
+        binding = refused_call.decision.binding
         name = binding.name if binding is not None else ""
         limit = self._outcome.limits.get(name)
         if limit is None:
@@ -199,11 +199,11 @@ class _Judge:
         limit.users[call.caller.user or call.caller.key or call.caller.team] += 1
 
     def _cost(self, call: TraceCall, usage: Usage) -> int | None:
-        price = self._prices.price(call.model, utc_moment(call.at_us)) or self._unknown
+        price = self._prices.price(call.model, utc_moment(call.at_us)) or self._default_price
         return None if price is None else price.cost(usage)
 
-    def _draw(self, at_us: int, usage: Usage, cost: int | None, *, refused: bool) -> None:
+    def _add_to_series(self, at_us: int, usage: Usage, cost: int | None, *, refused: bool) -> None:
         series = (self._outcome.calls, self._outcome.tokens, self._outcome.costs)
-        for one, number in zip(series, (1, usage.input + usage.output, cost or 0), strict=True):
+        for counts, number in zip(series, (1, usage.input + usage.output, cost or 0), strict=True):
             if number:
-                one.add(at_us, 0 if refused else number, number if refused else 0)
+                counts.add(at_us, 0 if refused else number, number if refused else 0)

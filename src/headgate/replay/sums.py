@@ -1,4 +1,4 @@
-"""Sums of what was judged, by rule and step of time; the native `ReplayJudge` gives the same."""
+"""Sums of judged requests, by rule and step of time; the native `ReplayJudge` computes the same."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ By = tuple[str, ...]
 """The identities that a rule counts by."""
 
 SeriesSums = tuple[int, dict[int, list[int]]]
-"""(which of `STEPS_S`, [passed, refused] by step)."""
+"""(index in `STEPS_S`, [passed, refused] by step)."""
 
 RuleSums = tuple[int, int, dict[int, int], SeriesSums, dict[Parts, int], dict[Parts, int]]
-"""(matched, refused, refusals by minute, their series, requests by key, refusals by key) of a rule."""
+"""(matched, refused, refusals by minute, series of its requests, requests by key, refusals by key) of a rule."""
 
 AllSums = tuple[int, int, tuple[int, int], SeriesSums, int | None, int | None, list[RuleSums]]
 """(allowed, denied, (costs allowed, costs denied), the series, the first moment, the last one, the rules)."""
 
 
 class _RuleSums:
-    """What one rule did."""
+    """The counts of one rule."""
 
     __slots__ = ("matched", "refused", "refused_minutes", "series")
 
@@ -33,7 +33,7 @@ class _RuleSums:
 
 
 class Sums:
-    """Sums of the requests that are noted, none of them earlier than the one before it."""
+    """Sums of the requests passed to `note`, none of them earlier than the one before it."""
 
     def __init__(self, rules: int) -> None:
         self._rules = [_RuleSums() for _ in range(rules)]
@@ -43,13 +43,13 @@ class Sums:
         self._last_us: int | None = None
         self._allowed = self._denied = 0
         self._costs = [0, 0]
-        self._quiet: dict[tuple[int, ...], int] = {}
-        """Requests of this step that no rule refused, by their rules."""
+        self._unrefused: dict[tuple[int, ...], int] = {}
+        """The requests of the current step that no rule refused, by their rules."""
 
     def note(self, time_us: int, rules: tuple[int, ...], refusing: Sequence[bool], allowed: bool, cost: int) -> None:
-        """Count a request, by the places of its rules in the policy and whether each refuses."""
+        """Count a request: the indexes of its rules in the policy, and whether each refuses."""
         if not self._since_us <= time_us < self._until_us:
-            self._hand_on()
+            self._flush_step()
             if self._first_us is None:
                 self._first_us = time_us
             step_us = self._series.step_us
@@ -58,43 +58,44 @@ class Sums:
         self._last_us = time_us
         self._costs[not allowed] += cost
         if True in refusing:
-            self._refused(time_us, rules, refusing, allowed)
+            self._add_refused(time_us, rules, refusing, allowed)
         else:
-            self._quiet[rules] = self._quiet.get(rules, 0) + 1
+            self._unrefused[rules] = self._unrefused.get(rules, 0) + 1
 
     def sums(self) -> AllSums:
-        """All of it. Which keys there were is known by what judges."""
-        self._hand_on()
+        """All sums. The dicts by key are empty: the judge counts by key."""
+        self._flush_step()
         rules: list[RuleSums] = [
-            (rule.matched, rule.refused, rule.refused_minutes, _told(rule.series), {}, {}) for rule in self._rules
+            (rule.matched, rule.refused, rule.refused_minutes, _series_sums(rule.series), {}, {})
+            for rule in self._rules
         ]
         allowed, denied = self._costs
         costs = allowed, denied
-        return self._allowed, self._denied, costs, _told(self._series), self._first_us, self._last_us, rules
+        return self._allowed, self._denied, costs, _series_sums(self._series), self._first_us, self._last_us, rules
 
     def counted(self, by: Sequence[By], kinds: Sequence[int]) -> dict[tuple[By, Parts], int]:
-        """Requests by what they were counted by and as; see `sums`. `kinds` are the places in `by` of each rule's."""
+        """Requests by identities and key: none here, see `sums`. `kinds` has each rule's index in `by`."""
         return {}
 
-    def _hand_on(self) -> None:
-        """Add what passed quietly in the last step to the sums."""
-        quiet = sum(self._quiet.values())
-        if quiet:
-            self._allowed += quiet
-            self._series.add(self._since_us, quiet, 0)
-        for rules, requests in self._quiet.items():
-            for place in rules:
-                rule = self._rules[place]
+    def _flush_step(self) -> None:
+        """Add the requests of the last step that no rule refused to the sums."""
+        unrefused = sum(self._unrefused.values())
+        if unrefused:
+            self._allowed += unrefused
+            self._series.add(self._since_us, unrefused, 0)
+        for rules, requests in self._unrefused.items():
+            for index in rules:
+                rule = self._rules[index]
                 rule.matched += requests
                 rule.series.add(self._since_us, requests, 0)
-        self._quiet.clear()
+        self._unrefused.clear()
 
-    def _refused(self, time_us: int, rules: tuple[int, ...], refusing: Sequence[bool], allowed: bool) -> None:
+    def _add_refused(self, time_us: int, rules: tuple[int, ...], refusing: Sequence[bool], allowed: bool) -> None:
         self._allowed += allowed
         self._denied += not allowed
         self._series.add(time_us, allowed, not allowed)
-        for place, refuses in zip(rules, refusing, strict=True):
-            rule = self._rules[place]
+        for index, refuses in zip(rules, refusing, strict=True):
+            rule = self._rules[index]
             rule.matched += 1
             rule.series.add(time_us, not refuses, refuses)
             if refuses:
@@ -102,5 +103,5 @@ class Sums:
                 rule.refused_minutes[time_us // MINUTE_US] += 1
 
 
-def _told(series: Series) -> SeriesSums:
+def _series_sums(series: Series) -> SeriesSums:
     return series.level, series.counts
