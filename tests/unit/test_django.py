@@ -70,7 +70,7 @@ from headgate.integrations.django import (
     user,
 )
 from headgate.integrations.django.exchange import DjangoExchange
-from headgate.integrations.response_exchange import first_told
+from headgate.integrations.response_exchange import claim
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list
@@ -259,10 +259,10 @@ def test_a_response_that_two_threads_give_at_once_is_told_apart() -> None:
     class Slow(DjangoExchange):
         """One that is interrupted between looking at the response and telling on it."""
 
-        def tell(self, response: Any) -> None:
+        def add_fields(self, response: Any) -> None:
             there.set()
             assert go_on.wait(10)
-            super().tell(response)
+            super().add_fields(response)
 
     def respond(exchange: DjangoExchange, client: str, response: HttpResponse) -> Any:
         request = RequestFactory().get("/", REMOTE_ADDR=client)
@@ -1300,7 +1300,7 @@ def test_a_response_that_two_threads_of_a_site_give_at_once_is_told_apart(monkey
 
     def slow(response: Any, told: list[tuple[str, str]]) -> bool:
         """One that is interrupted between looking at the response and telling on it."""
-        is_first = first_told(response, told)
+        is_first = claim(response, told)
         if is_first and response is same:
             there.set()
             assert go_on.wait(10)
@@ -1310,7 +1310,7 @@ def test_a_response_that_two_threads_of_a_site_give_at_once_is_told_apart(monkey
         answers[client] = middleware(RequestFactory().get("/", REMOTE_ADDR=client))
 
     for module in (exchange, response_exchange):
-        monkeypatch.setattr(module, "first_told", slow)
+        monkeypatch.setattr(module, "claim", slow)
     with override_settings(HEADGATE={"limits": "3/minute"}, ROOT_URLCONF=Site("wsgi", [path("", read)])):
         middleware = RateLimitMiddleware(lambda request: same)
         first = Thread(target=ask, args=["203.0.113.9"])

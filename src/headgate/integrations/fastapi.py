@@ -8,8 +8,8 @@ Nothing else is needed: no handler, no `app.state`, no parameter of the endpoint
 under its whole template; see `headgate.integrations.starlette.routing`.
 """
 
-# FastAPI reads the annotations of `RateLimit.__call__`, and it resolves no text in those of an object's method:
-# so there is no `from __future__ import annotations` here.
+# There is no `from __future__ import annotations` here: FastAPI reads the annotations of `RateLimit.__call__`, and
+# resolves no strings in those of an object's method.
 import json
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NoReturn, Unpack
@@ -60,12 +60,12 @@ __all__ = [
 ]
 
 _NONE: Any = None
-_HOW_TO_STAND = (
+_HOW_TO_DEPEND = (
     "a limit of a route is a dependency: write Depends(rate_limit(...)), as in @app.get(..., dependencies=[...])"
 )
 
 Responses = dict[int | str, dict[str, Any]]
-"""What FastAPI is told of responses, by their status."""
+"""Descriptions of responses for FastAPI, by their status."""
 
 
 class RateLimitExceeded(HTTPException):
@@ -81,15 +81,15 @@ class RateLimitExceeded(HTTPException):
         """None where the store did not answer."""
 
     def response(self, *, head: bool = False) -> Response:
-        """The usual answer; without its body to a HEAD."""
+        """Return the usual response; for HEAD without its body."""
         return RefusalResponse(self.refusal, head=head)
 
 
 class RateLimit:
-    """A dependency that limits the routes which depend on it, websockets among them; made by a `RateLimits`.
+    """A dependency that limits the routes which depend on it, including websockets; made by a `RateLimits`.
 
-    Limits that are written alike are equal, and so one to FastAPI: checked once, and replaced together in
-    `app.dependency_overrides`.
+    Limits that are written alike are equal, so FastAPI treats them as one: it calls them once, and replaces them
+    together by `app.dependency_overrides`.
     """
 
     def __init__(self, enforcers: ApplicationEnforcers, *, override: bool, headers: str | Sequence[str]) -> None:
@@ -98,79 +98,79 @@ class RateLimit:
         self.override = override
         self.headers = headers
         """The dialects of its fields."""
-        # FastAPI asks an object's attribute whether its call is to be awaited; Python calls what the class has.
+        # FastAPI inspects the object's attribute to learn whether to await the call; Python calls the class's method.
         vars(self)["__call__"] = RateLimit._ask
 
     @property
     def dependency(self) -> NoReturn:
-        """Nothing: FastAPI asks for it where a limit stands without `Depends`."""
-        raise ConfigError(_HOW_TO_STAND)
+        """Raises ConfigError: FastAPI reads this attribute where a limit is written without `Depends`."""
+        raise ConfigError(_HOW_TO_DEPEND)
 
     def __call__(self, connection: HTTPConnection, response: Response = _NONE) -> Coroutine[Any, Any, Decision | None]:
-        """The decision, None where a request is not limited, or was not judged; raises RateLimitExceeded."""
-        if response is _NONE:  # so a decorator is called, with an endpoint
-            raise ConfigError(f"rate_limit(...) decorates no endpoint: {_HOW_TO_STAND}")
+        """Return the decision, None where a request is not limited, or was not judged; raises RateLimitExceeded."""
+        if response is _NONE:  # the limit was written as a decorator, and is called with an endpoint
+            raise ConfigError(f"rate_limit(...) decorates no endpoint: {_HOW_TO_DEPEND}")
         return self._ask(connection, response)
 
     async def _ask(self, connection: HTTPConnection, response: Response) -> Decision | None:
         scope = connection.scope
-        asked: Any
+        outcome: Any
         try:
-            asked = self._places.ask(scope)
+            outcome = self._places.ask(scope)
         except StoreError as error:
-            asked = error, None
-        if type(asked) is RoutePassed:
-            told = response.raw_headers
-            if told:
-                _tell(response, asked.fields)
+            outcome = error, None
+        if type(outcome) is RoutePassed:
+            headers = response.raw_headers
+            if headers:
+                _replace_fields(response, outcome.fields)
             else:
-                told += asked.fields
-            passed: Decision = asked.decision
+                headers += outcome.fields
+            passed: Decision = outcome.decision
             return passed
         place = self._places.of(scope)
         if place is None:
             return None
         exchange = exchange_at(scope, place.endpoint)
         if (before := exchange.passed(self)) is not None:
-            if exchange.watched or exchange.is_told(response.raw_headers):  # FastAPI asks again: use_cache=False
+            if exchange.watched or exchange.is_told(response.raw_headers):  # FastAPI calls again: use_cache=False
                 return before.decision
-            exchange = exchange_at(scope, place.endpoint, self)  # the application asks itself
+            exchange = exchange_at(scope, place.endpoint, self)  # the application calls itself
         if place.enforcer.settles and not exchange.watched:
             raise ConfigError(
                 "counts, and what is in flight, need a middleware that sees the responses: "
                 "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
             )
         judged = exchange.judge_route(
-            place.enforcer, scope, StarletteRequest, place.template, self, own=connection, asked=asked
+            place.enforcer, scope, StarletteRequest, place.template, self, own=connection, asked=outcome
         )
         judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is not None:
             _answer_by_default(scope)
             raise RateLimitExceeded(judgement.refusal, judgement.decision)
-        if not exchange.watched:  # else what watches tells when all limits have judged, also those of a decorator
-            _tell(response, exchange.encoded_fields())
+        if not exchange.watched:  # else its watcher adds them once all limits have judged, also those of decorators
+            _replace_fields(response, exchange.encoded_fields())
         return judgement.decision
 
     def _place(self, scope: Any, found: Found) -> RoutePlace | None:
-        """Where it stands before a route; None where it leaves the requests of that out."""
-        if is_exempt(found.endpoint) or (found.route is not None and self._gives_way(found.route)):
+        """Return the place of the limit at a route; None where it does not apply to the route."""
+        if is_exempt(found.endpoint) or (found.route is not None and self._is_overridden(found.route)):
             return None
         return route_place(self._enforcers.of(application_of(scope)), found.template, self, endpoint=found.endpoint)
 
-    def _gives_way(self, route: Any) -> bool:
-        """Whether a narrower limit of a route takes the place of this one."""
-        outwards = list(_limits_of(route))[::-1]  # equal ones are one: it is where it stands innermost
+    def _is_overridden(self, route: Any) -> bool:
+        """Whether a narrower limit of a route overrides this one."""
+        outwards = list(_limits_of(route))[::-1]  # equal limits are one, which counts at the innermost place
         narrower = outwards[: outwards.index(self)] if self in outwards else []
         return any(limit.override for limit in narrower)
 
 
-def _tell(response: Response, fields: Fields) -> None:
-    """Have a response say what remains, in place of what a limit further out told, perhaps."""
-    told = response.raw_headers
-    if told:
+def _replace_fields(response: Response, fields: Fields) -> None:
+    """Add fields to a response, in place of those that an outer limit may have added."""
+    headers = response.raw_headers
+    if headers:
         names = {name for name, _ in fields}
-        told[:] = [field for field in told if field[0] not in names]
-    told.extend(fields)
+        headers[:] = [field for field in headers if field[0] not in names]
+    headers.extend(fields)
 
 
 class RateLimits(AsyncRouteLimits):
@@ -187,19 +187,19 @@ class RateLimits(AsyncRouteLimits):
     def __call__(
         self, limits: LimitsOfRoute = NONE_TOLD, *, override: bool = False, **options: Unpack[RouteOptions]
     ) -> RateLimit:
-        """What goes into `Depends`; its value is the Decision.
+        """Return the argument of `Depends`; the dependency's value is the Decision.
 
-        All limits of a route are asked, from those of the application to its own, and what one of them
-        refuses is charged in none. With `override` only this one and narrower ones are asked.
+        All limits of a route are checked, from those of the application to its own, and a request that one refuses is
+        charged in none. With `override` only this limit and narrower ones are checked.
         """
         if is_being_decorated(limits):
-            raise ConfigError(f"rate_limit decorates no endpoint: {_HOW_TO_STAND}")
+            raise ConfigError(f"rate_limit decorates no endpoint: {_HOW_TO_DEPEND}")
         try:
-            written = (limits, check_flag("override", override), frozenset(options.items()))
-            made = self._made.get(written)
-        except TypeError:  # a mapping or a list among them: this one is like no other
+            arguments = (limits, check_flag("override", override), frozenset(options.items()))
+            made = self._made.get(arguments)
+        except TypeError:  # a mapping or a list, not hashable: this limit equals no other
             return self._make(limits, override, options)
-        return made or self._made.setdefault(written, self._make(limits, override, options))
+        return made or self._made.setdefault(arguments, self._make(limits, override, options))
 
     def install(self, app: FastAPI) -> None:
         """Complete an application: fields on every response, 429 in its OpenAPI, stores closed with its lifespan."""
@@ -213,7 +213,7 @@ class RateLimits(AsyncRouteLimits):
 
     @property
     def responses(self) -> Responses:
-        """What a refusal looks like, for `responses=` of a route, a router or an application."""
+        """The description of a refusal, for `responses=` of a route, a router or an application."""
         return responses_of(self._headers)
 
     def _make(self, limits: LimitsOfRoute, override: bool, options: RouteOptions) -> RateLimit:
@@ -222,28 +222,28 @@ class RateLimits(AsyncRouteLimits):
 
 
 def _limits_of(route: Any) -> Iterator[RateLimit]:
-    """The limits among what a route depends on, in the order in which they are asked."""
+    """Return the limits among the dependencies of a route, in the order in which they are checked."""
     return (call for call in _calls(getattr(route, "dependant", None)) if isinstance(call, RateLimit))
 
 
 def _calls(dependant: Any) -> Iterator[Any]:
-    for own in getattr(dependant, "dependencies", ()):
-        yield from _calls(own)
-        yield own.call
+    for dependency in getattr(dependant, "dependencies", ()):
+        yield from _calls(dependency)
+        yield dependency.call
 
 
 def _answer_by_default(scope: Any) -> None:
-    """Have Starlette send the usual answer where the application has no handler of its own for it.
+    """Have Starlette send the usual response where the application has no handler of its own for the exception.
 
-    Without the handlers in the scope, FastAPI answers as it does for any HTTPException.
+    Where the scope has no handlers, FastAPI answers as it does for any HTTPException.
     """
     handlers = scope.get("starlette.exception_handlers")
     if handlers is not None:
-        by_class, _ = handlers  # a handler of the status is looked up before these
-        by_class.setdefault(RateLimitExceeded, _send_usual_answer)
+        by_class, _ = handlers  # handlers by status are looked up before those by class
+        by_class.setdefault(RateLimitExceeded, _send_usual_response)
 
 
-async def _send_usual_answer(connection: HTTPConnection, refused: RateLimitExceeded) -> Response | None:
+async def _send_usual_response(connection: HTTPConnection, refused: RateLimitExceeded) -> Response | None:
     if not isinstance(connection, WebSocket):
         return refused.response(head=connection.scope["method"] == "HEAD")
     await refuse_or_close(connection, refused.refusal)
@@ -251,15 +251,15 @@ async def _send_usual_answer(connection: HTTPConnection, refused: RateLimitExcee
 
 
 def _detail(refusal: Refusal) -> str | None:
-    told = {name.lower(): value for name, value in refusal.headers}
-    if told.get("content-type") != PROBLEM_JSON:
-        return None  # the phrase of the status
+    headers = {name.lower(): value for name, value in refusal.headers}
+    if headers.get("content-type") != PROBLEM_JSON:
+        return None  # then HTTPException uses the phrase of the status
     detail: str | None = json.loads(refusal.body).get("detail")
     return detail
 
 
 def _documented(schema: dict[str, Any], routes: Sequence[Any]) -> dict[str, Any]:
-    """An OpenAPI document with what limits may answer, where it says nothing of that yet."""
+    """Return an OpenAPI document with the responses of limits, where it does not describe them yet."""
     for route in flat(routes):
         methods = getattr(route, "methods", None)  # a websocket has none
         if not methods or not getattr(route, "include_in_schema", True) or is_exempt(getattr(route, "endpoint", None)):
@@ -267,14 +267,14 @@ def _documented(schema: dict[str, Any], routes: Sequence[Any]) -> dict[str, Any]
         operations = schema.get("paths", {}).get(getattr(route, "path_format", None), {})
         for limit in _limits_of(route):
             for method in methods & {name.upper() for name in operations}:
-                told = operations[method.lower()].setdefault("responses", {})
+                documented = operations[method.lower()].setdefault("responses", {})
                 for status, response in responses_of(limit.headers).items():
-                    told.setdefault(str(status), response)
+                    documented.setdefault(str(status), response)
     return schema
 
 
 def responses_of(headers: str | Sequence[str]) -> Responses:
-    """What a refusal looks like, with fields of these dialects."""
+    """Return the description of a refusal, with fields of these dialects."""
     described: dict[str, Any] = {
         "Retry-After": {"description": "Seconds until the request would pass", "schema": {"type": "integer"}}
     }

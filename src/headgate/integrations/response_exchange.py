@@ -1,4 +1,4 @@
-"""The exchange of frameworks that hand their responses over as objects with `headers`: Flask, Django and aiohttp.
+"""The exchange of frameworks whose responses are objects with `headers`: Flask, Django and aiohttp.
 
 No framework is imported.
 """
@@ -11,60 +11,64 @@ from typing import Any
 from headgate.http.server.caching import NO_STORE, says_nothing
 from headgate.http.server.exchange import Exchange
 
-_TOLD = "_headgate_told"
-"""What a response was told: a view may answer with the same one again."""
+_ADDED = "_headgate_added"
+"""The attribute with the fields that were added to a response: a view may return the same response again."""
 
 
 class ResponseExchange(Exchange):
-    """An exchange that is told on a response."""
+    """An exchange whose result is written on a response object."""
 
     by_fallback = False
-    """Whether a fallback answers: no cache stores that, unless it says something itself."""
+    """Whether a fallback answers: no cache may store that response, unless its headers say otherwise."""
 
     no_store = NO_STORE
-    """What says that to caches."""
+    """The header field that forbids caches to store a response."""
 
-    def tell(self, response: Any) -> None:
-        """Add what remains to a response; a field that the application wrote itself stays as it is."""
-        headers, told = response.headers, told_on(response)
-        _take_back(headers, told)
-        told.clear()
+    def add_fields(self, response: Any) -> None:
+        """Add the rate limit fields to a response; a field that the application wrote itself stays as it is."""
+        headers, added = response.headers, added_to(response)
+        _remove(headers, added)
+        added.clear()
         fields = self.fields()
         if self.by_fallback and says_nothing([*headers.keys(), *(name for name, _ in fields)]):
             fields = [*fields, self.no_store]
         for name, value in fields:
             if name not in headers:
-                told.append((name, value))  # before it is written: another thread may copy the response meanwhile
+                added.append((name, value))  # before it is written: another thread may copy the response meanwhile
                 headers[name] = value
 
 
-def told_on(response: Any) -> list[tuple[str, str]]:
-    """The fields that a response was told."""
-    told: list[tuple[str, str]] = vars(response).setdefault(_TOLD, [])
-    return told
+def added_to(response: Any) -> list[tuple[str, str]]:
+    """Return the fields that were added to a response."""
+    added: list[tuple[str, str]] = vars(response).setdefault(_ADDED, [])
+    return added
 
 
-def first_told(response: Any, told: list[tuple[str, str]]) -> bool:
-    """Whether a response was told nothing before: then these are what it was told, in whichever thread comes first."""
-    return vars(response).setdefault(_TOLD, told) is told
+def claim(response: Any, added: list[tuple[str, str]]) -> bool:
+    """Record `added` as the fields of a response; return False where fields were recorded for it before.
 
-
-def untold(response: Any, own: Callable[[Any], dict[str, Any]], *, always: bool = False) -> Any:
-    """A response to tell on: one like it where it was told before, for it may still be on its way to another client.
-
-    `own` gives the attributes that the other one does not share with it. It is another one `always` if that is asked.
-    Of several threads that ask for the same response at once, one is given that.
+    Of several threads that claim one response at once, one succeeds.
     """
-    if not always and first_told(response, []):
+    return vars(response).setdefault(_ADDED, added) is added
+
+
+def unclaimed(response: Any, own: Callable[[Any], dict[str, Any]], *, always: bool = False) -> Any:
+    """Return a response that fields can be added to: the given one, or a copy where that was claimed before.
+
+    A claimed response may still be on its way to another client. `own` returns the attributes that the copy does not
+    share with it. With `always` a copy is made in any case. Of several threads that pass the same response at once,
+    one gets the response itself.
+    """
+    if not always and claim(response, []):
         return response
-    made = object.__new__(type(response))
-    made.__dict__ = {**vars(response), **own(response)}
-    _take_back(made.headers, vars(made).pop(_TOLD, ()))
-    return made
+    copied = object.__new__(type(response))
+    copied.__dict__ = {**vars(response), **own(response)}
+    _remove(copied.headers, vars(copied).pop(_ADDED, ()))
+    return copied
 
 
-def _take_back(headers: Any, told: Sequence[tuple[str, str]]) -> None:
-    """Delete what was told, unless it was changed since."""
-    for name, value in told:
+def _remove(headers: Any, added: Sequence[tuple[str, str]]) -> None:
+    """Delete the fields that were added, unless their value has changed since."""
+    for name, value in added:
         if headers.get(name) == value:
             del headers[name]

@@ -6,7 +6,7 @@
 
     setup(app, limits="100/minute")
 
-With `setup`, streams and websockets also say what remains, and stores are closed with the application.
+With `setup`, streams and websockets have the rate limit fields, too, and stores are closed with the application.
 This package is for asyncio: a store never blocks the event loop. For clients see
 `headgate.integrations.aiohttp_client`.
 """

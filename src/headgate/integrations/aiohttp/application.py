@@ -1,4 +1,4 @@
-"""Limits of a whole application of aiohttp's server, with fields on every response, and stores closed with it."""
+"""Limits of a whole application of aiohttp's server: fields on every response, stores closed with the application."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from headgate.errors import ConfigError
 from headgate.http.server.cors import is_cors, tell_outside_of_cors
 from headgate.http.server.options import Options, check_fallback
 from headgate.http.server.routes import application_enforcers, is_exempt
-from headgate.integrations.aiohttp.exchange import Handler, answer, tell
+from headgate.integrations.aiohttp.exchange import Handler, add_fields, answer
 from headgate.integrations.aiohttp.limits import RateLimits, rate_limit
-from headgate.integrations.aiohttp.placement import look
+from headgate.integrations.aiohttp.placement import check_placement
 from headgate.integrations.aiohttp.request import endpoint_of, rule_or_prefix
 from headgate.policy.gate import AnyPolicy, AsyncGate
 
 
 class AppOptions(Options, total=False):
-    """Options of an application's limits: `Options`, and this."""
+    """Options of an application's limits: `Options` and `scope`."""
 
     scope: str | Callable[..., str]
-    """What is counted together, where `limits` are given [all requests of the application]."""
+    """The requests that are counted together, where `limits` are given [all of the application]."""
 
 
 class RateLimitMiddleware:
     """Limits each request of an application, and of those nested in it, including 404s.
 
-    Handlers that are marked `exempt` are not limited. Raises ConfigError or PolicyError; see `middleware`.
+    Handlers marked `exempt` are not limited. Raises ConfigError or PolicyError; see `middleware`.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class RateLimitMiddleware:
         fallback: Handler | None = None,
         **options: Unpack[AppOptions],
     ) -> None:
-        # Limits are judged as those of one route: what a narrower one refuses is given back.
+        # Limits are judged as those of one route: a refusal by a narrower limit gives back what these charged.
         self._enforcers = application_enforcers(policy, options, "RateLimitMiddleware")
         self._fallback = check_fallback(fallback)
 
     async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        look(request.match_info.apps[0])
+        check_placement(request.match_info.apps[0])
         if _is_left_out(request):
             return await handler(request)
         place = f"*{_application_of(self, request)}"
@@ -69,11 +69,11 @@ def middleware(
     fallback: Handler | None = None,
     **options: Unpack[AppOptions],
 ) -> RateLimitMiddleware:
-    """What goes into `web.Application(middlewares=[...])`; `setup` does more.
+    """Return a middleware for `web.Application(middlewares=[...])`; `setup` does more.
 
-    Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, for each client together,
-    and any other of `AppOptions`. `fallback` is a handler that answers refused requests. Without `setup`, only
-    responses that a handler returns or raises say what remains, not streams and websockets.
+    Pass a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, which count all requests of a
+    client together, and any other of `AppOptions`. `fallback` is a handler that answers refused requests. Without
+    `setup`, only responses that a handler returns or raises have the rate limit fields, not streams and websockets.
     """
     return web.middleware(RateLimitMiddleware(policy, fallback=fallback, **options))
 
@@ -86,39 +86,39 @@ def setup(
     fallback: Handler | None = None,
     **options: Unpack[AppOptions],
 ) -> None:
-    """Complete an application, before it runs: every response says what remains, and stores are closed with it.
+    """Complete an application before it runs: every response has the fields, and stores are closed with it.
 
-    With a `policy` or `limits` its `middleware` comes first among those that are there. `rate_limits` are
-    those of its handlers.
+    With a `policy` or `limits`, its `middleware` is inserted before all others. `rate_limits` are the limits of its
+    handlers.
     """
     if policy is not None or "limits" in options:
         whole = middleware(policy, fallback=fallback, **options)
         app.middlewares.insert(0, whole)
-        app.on_startup.append(partial(_look_for_cors, whole))
+        app.on_startup.append(partial(_check_cors, whole))
         app.on_startup.append(lambda app: whole.warm_up())
         app.on_cleanup.append(lambda app: whole.aclose())
     elif options or fallback is not None:
         raise ConfigError("options of an application go with its limits or its policy")
-    app.on_response_prepare.append(tell)
-    app.on_startup.append(_look)
+    app.on_response_prepare.append(add_fields)
+    app.on_startup.append(_check_placement)
     app.on_startup.append(lambda app: rate_limits.warm_up())
     app.on_cleanup.append(lambda app: rate_limits.aclose())
 
 
-async def _look(app: web.Application) -> None:
-    look(app)
+async def _check_placement(app: web.Application) -> None:
+    check_placement(app)
 
 
-async def _look_for_cors(limit: RateLimitMiddleware, app: web.Application) -> None:
-    """Warn of a middleware for CORS that a refusal does not pass by: the first of a list is the outermost."""
+async def _check_cors(limit: RateLimitMiddleware, app: web.Application) -> None:
+    """Warn of a CORS middleware inside the limit: refusals do not pass it. The first of the list is the outermost."""
     inside = list(app.middlewares)[list(app.middlewares).index(limit) + 1 :] if limit in app.middlewares else []
-    found = next(filter(is_cors, inside), None)
-    if found is not None:
-        tell_outside_of_cors("the middleware of setup(limits=...)", found)
+    cors = next(filter(is_cors, inside), None)
+    if cors is not None:
+        tell_outside_of_cors("the middleware of setup(limits=...)", cors)
 
 
 def _application_of(middleware: RateLimitMiddleware, request: web.Request) -> str:
-    """Where the nested application is that has the middleware; "" for the outermost one."""
+    """Return the place of the nested application that has the middleware; "" for the outermost one."""
     apps = request.match_info.apps
     if len(apps) == 1:
         return ""

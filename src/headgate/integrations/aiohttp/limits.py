@@ -23,7 +23,7 @@ from headgate.http.server.routes import (
     exempt,
 )
 from headgate.integrations.aiohttp.exchange import Handler, answer
-from headgate.integrations.aiohttp.placement import look, watch
+from headgate.integrations.aiohttp.placement import check_placement, watch
 from headgate.integrations.aiohttp.request import endpoint_of
 
 Limited = TypeVar("Limited", bound=Callable[..., Any])
@@ -43,11 +43,11 @@ class RateLimits(AsyncRouteLimits):
         fallback: Handler | None = None,
         **options: Unpack[RouteOptions],
     ) -> Callable[[Limited], Limited]:
-        """A decorator of handlers, below the route: of functions, of methods, of class views and of their methods.
+        """Return a decorator of handlers, below the route: of functions, methods, class views and their methods.
 
-        Each route counts by itself, under its whole path as it was written, with the prefixes of nested
-        applications. Several limits apply together: what one of them refuses is charged in none. With
-        `override` those of the application do not apply. `fallback` is a handler that answers a refusal.
+        Each route counts by itself, under its whole path as it was written, with the prefixes of nested applications.
+        Several limits apply together: a request that one refuses is charged in none. With `override` the limits of
+        the application do not apply. `fallback` is a handler that answers a refusal.
         """
         check_flag("override", override)
         check_fallback(fallback)
@@ -67,7 +67,7 @@ rate_limit = RateLimits()
 
 
 def _limited(handler: Any, enforcers: ApplicationEnforcers, fallback: Handler | None) -> Any:
-    """A handler that is asked only when the limit lets a request pass."""
+    """Return a handler that calls the given one only when the limit lets a request pass."""
     if isclass(handler):
         if not issubclass(handler, AbstractView):
             raise ConfigError(f"{handler.__qualname__} is no view: limit views, their methods and functions")
@@ -78,7 +78,7 @@ def _limited(handler: Any, enforcers: ApplicationEnforcers, fallback: Handler | 
     @wraps(handler)
     async def limited(*args: Any, **kwargs: Any) -> web.StreamResponse:
         request, in_view = _request(args)
-        look(request.match_info.apps[0])
+        check_placement(request.match_info.apps[0])
         endpoint = endpoint_of(request, by_method=in_view)
         counted_as = f"{endpoint} ({depth + 1})" if depth else endpoint
         return await answer(
@@ -92,13 +92,13 @@ def _limited(handler: Any, enforcers: ApplicationEnforcers, fallback: Handler | 
 def _limited_view(
     view: type[AbstractView], enforcers: ApplicationEnforcers, fallback: Handler | None
 ) -> type[AbstractView]:
-    """A view of the same name, whose objects are awaited only when the limit lets a request pass."""
+    """Return a view of the same name, whose objects are awaited only when the limit lets a request pass."""
 
     depth = getattr(view, DEPTH, 0)
 
     def awaited(self: AbstractView) -> Generator[Any, None, web.StreamResponse]:
         request = self.request
-        look(request.match_info.apps[0])
+        check_placement(request.match_info.apps[0])
         endpoint = endpoint_of(request)
         counted_as = f"{endpoint} ({depth + 1})" if depth else endpoint
         return answer(
@@ -115,7 +115,7 @@ def _awaiting(steps: Generator[Any, None, web.StreamResponse]) -> Generator[Any,
 
 
 def _request(args: tuple[Any, ...]) -> tuple[web.Request, bool]:
-    """The request that a handler was given, and whether that is in a view's method."""
+    """Return the request that a handler was passed, and whether the handler is a view's method."""
     for argument in args:
         if isinstance(argument, AbstractView):
             return argument.request, True

@@ -1,4 +1,4 @@
-"""Looks whether limits of handlers stand below their routes, as they must: above them they limit nothing."""
+"""Checks that limits of handlers are written below their routes: above them they limit nothing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _placements = Placements((web.AbstractRoute, web.RouteDef), "handler")
 watch = _placements.watch
 
 
-def look(app: web.Application) -> None:
-    """Tell of limits that stand above routes of an application, or of those nested in it; once. Raises ConfigError."""
+def check_placement(app: web.Application) -> None:
+    """Report, once, limits that are above routes of an application or of one nested in it. Raises ConfigError."""
     _placements.look(app, lambda: [route.handler for route in app.router.routes()], _is_debugged)
 
 
 def _is_debugged() -> bool:
-    """What `app.debug` tells, which aiohttp warns of."""
+    """Whether the application is in debug mode: the event loop's flag, since aiohttp warns of reading `app.debug`."""
     return asyncio.get_running_loop().get_debug()

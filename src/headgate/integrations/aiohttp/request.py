@@ -1,4 +1,4 @@
-"""A request of aiohttp's server, as limits see it, and what its route is called."""
+"""A request of aiohttp's server, as limits see it, and the name of its route."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headgate.policy.sent_values import sent_text
 
 
 class AiohttpRequest(Request):
-    """A request of aiohttp; its parts are read when they are first asked for."""
+    """A request of aiohttp; its parts are read when they are first accessed."""
 
     __slots__ = ("_read", "aiohttp")
 
     aiohttp: web.Request
-    """As aiohttp has it."""
+    """aiohttp's own request."""
 
     def __init__(self, request: web.Request, endpoint: str) -> None:
         self.aiohttp = request
@@ -34,30 +34,30 @@ class AiohttpRequest(Request):
 
     @property
     def own(self) -> web.Request:
-        """aiohttp's, which functions of limits are given."""
+        """aiohttp's request, which functions of limits are passed."""
         return self.aiohttp
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        """By name in lower case; asked for in any."""
+        """Header fields by name in lower case; a look-up may use any case."""
         return self._whole().headers
 
     def header(self, name: str) -> str:
-        """As `request.headers.get`: the first, if a header was sent several times."""
+        """The header as `request.headers.get` returns it: the first, if it was sent several times."""
         value = self.aiohttp.headers.get(name)
         return super().header(name) if value is None else sent_text(value)
 
     def cookie(self, name: str) -> str:
-        """As `request.cookies.get`."""
+        """The cookie as `request.cookies.get` returns it."""
         return sent_text(self.aiohttp.cookies.get(name, ""))
 
     def query(self, name: str) -> str:
-        """As `request.query.get`: the first, if a parameter was sent several times."""
+        """The parameter as `request.query.get` returns it: the first, if it was sent several times."""
         return self.aiohttp.query.get(name, "").strip()
 
     @property
     def host(self) -> str:  # type: ignore[override]
-        """What the request names as its host."""
+        """The host that the request names."""
         return self._whole().host
 
     def _whole(self) -> Request:
@@ -72,9 +72,9 @@ def _(request: web.Request) -> AiohttpRequest:
 
 
 def endpoint_of(request: web.Request, *, by_method: bool = False) -> str:
-    """`GET /api/items/{id}`: the route's whole path as it was written, "" where there is no route.
+    """Return `GET /api/items/{id}`: the route's method and whole path as written, "" where there is no route.
 
-    A route for any method names none, unless `by_method` asks for the request's.
+    A route for any method has no method here; with `by_method` it has the request's.
     """
     route = request.match_info.route
     if route.resource is None:
@@ -88,7 +88,7 @@ _paths: WeakKeyDictionary[web.AbstractResource, str] = WeakKeyDictionary()
 
 
 def _path_of(resource: web.AbstractResource, apps: tuple[web.Application, ...]) -> str:
-    """`shop.example/items/{id}`: a resource's path, with the domains of nested applications, which it does not tell."""
+    """Return `shop.example/items/{id}`: a resource's path after the domains of nested applications, which it lacks."""
     path = _paths.get(resource)
     if path is None:
         domains = "".join(rule_or_prefix(outer, inner)[0] for outer, inner in pairwise(apps))
@@ -97,7 +97,7 @@ def _path_of(resource: web.AbstractResource, apps: tuple[web.Application, ...]) 
 
 
 def rule_or_prefix(outer: web.Application, inner: web.Application) -> tuple[str, str]:
-    """The domain, or else the whole prefix, that leads from an application to one nested in it."""
+    """Return the domain, or else the whole prefix, that leads from an application to one nested in it."""
     for nested in outer.router.resources():
         info = cast(Mapping[str, Any], nested.get_info())
         if info.get("app") is inner:

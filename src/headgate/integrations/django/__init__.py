@@ -6,7 +6,7 @@
     @rate_limit("5/minute", key=user)
     def search(request): ...
 
-The middleware limits every request that reaches it, `rate_limit` those of one view. The store does not block an
+The middleware limits every request that reaches it, `rate_limit` the requests of one view. The store does not block an
 event loop; the limit of a sync view is checked in its thread. Settings may import this package.
 """
 

@@ -1,4 +1,4 @@
-"""What Django's system checks say of settings.HEADGATE, and of the place of the middleware."""
+"""Django system checks of settings.HEADGATE, and of the place of the middleware."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CORS = "corsheaders.middleware.CorsMiddleware"
 
 
 class HeadgateConfig(AppConfig):  # type: ignore[misc]
-    """For INSTALLED_APPS: then `manage.py check` checks HEADGATE. The middleware and views do not need it."""
+    """For INSTALLED_APPS: with it `manage.py check` checks HEADGATE. The middleware and views do not need it."""
 
     name = "headgate.integrations.django"
     label = "headgate"
@@ -27,36 +27,37 @@ class HeadgateConfig(AppConfig):  # type: ignore[misc]
 
 
 def is_outside_of_cors(middleware: Any) -> bool:
-    named = list(middleware)
-    return CORS in named and _MIDDLEWARE in named and named.index(_MIDDLEWARE) < named.index(CORS)
+    """Whether settings.MIDDLEWARE names RateLimitMiddleware above CorsMiddleware."""
+    names = list(middleware)
+    return CORS in names and _MIDDLEWARE in names and names.index(_MIDDLEWARE) < names.index(CORS)
 
 
 def check_settings(app_configs: object = None, **_: object) -> list[Any]:
-    """What is wrong with settings.HEADGATE, as Django's system checks tell it."""
+    """Return what is wrong with settings.HEADGATE, as messages of Django's system checks."""
     options = read_settings()
-    fault = _fault_of(options)
-    if fault:
+    error = _error_of(options)
+    if error:
         hint = 'HEADGATE is as {"limits": "100/minute"} or {"policy": "policy.yaml"}, with options of docs/django.md'
-        return [checks.Error(fault, hint=hint, id="headgate.E001")]
+        return [checks.Error(error, hint=hint, id="headgate.E001")]
     if "limits" not in options and "policy" not in options:
         return []
     above = list(settings.MIDDLEWARE)
     if _MIDDLEWARE not in above:
-        said = "settings.HEADGATE has limits that nothing applies: settings.MIDDLEWARE does not name the middleware"
-        return [checks.Warning(said, hint=f'add "{_MIDDLEWARE}"', id="headgate.W001")]
+        message = "settings.HEADGATE has limits that nothing applies: settings.MIDDLEWARE does not name the middleware"
+        return [checks.Warning(message, hint=f'add "{_MIDDLEWARE}"', id="headgate.W001")]
     if is_outside_of_cors(above):
-        said = "RateLimitMiddleware stands above CorsMiddleware: no page of another origin can read its refusals"
-        return [checks.Warning(said, hint=f'put "{CORS}" above "{_MIDDLEWARE}"', id="headgate.W002")]
+        message = "RateLimitMiddleware stands above CorsMiddleware: no page of another origin can read its refusals"
+        return [checks.Warning(message, hint=f'put "{CORS}" above "{_MIDDLEWARE}"', id="headgate.W002")]
     del above[above.index(_MIDDLEWARE) :]
     if "limits" in options and options.get("key") in (user, _USER) and AUTHENTICATION not in above:
-        said = 'settings.HEADGATE["key"] is user, who is not known yet where RateLimitMiddleware stands'
+        message = 'settings.HEADGATE["key"] is user, who is not known yet where RateLimitMiddleware stands'
         hint = f'put "{_MIDDLEWARE}" below "{AUTHENTICATION}" in settings.MIDDLEWARE'
-        return [checks.Error(said, hint=hint, id="headgate.E002")]
+        return [checks.Error(message, hint=hint, id="headgate.E002")]
     return []
 
 
-def _fault_of(options: Any) -> str:
-    """What is wrong with the settings: the option, its value, and what would be right; "" where nothing is."""
+def _error_of(options: Any) -> str:
+    """Return what is wrong with the settings: the option, its value, and what would be right; "" for nothing."""
     try:
         Site(options)
         for name in options:
@@ -70,7 +71,7 @@ def _fault_of(options: Any) -> str:
 def _try(options: Mapping[str, Any], place: str) -> None:
     site = Site(options)
     try:
-        site.site_enforcer(asynchronous=site.is_awaited)
+        site.site_enforcer(asynchronous=site.has_async_functions)
     except (ConfigError, TypeError, ValueError, OSError) as error:
         message = str(error)
         raise ConfigError(message if message.startswith("settings.") else f"{place}: {message}") from error
@@ -79,7 +80,7 @@ def _try(options: Mapping[str, Any], place: str) -> None:
 
 
 def _needed_by(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What one option cannot be tried without."""
+    """Return the options without which one option cannot be tried."""
     if name == "limits":
         return {"tier": str} if isinstance(options[name], Mapping) else {}
     if name == "ruleset" and "policy" in options:

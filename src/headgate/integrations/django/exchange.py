@@ -1,6 +1,6 @@
-"""The exchange of a request of Django: kept on it, told and ended with its response, in both colours.
+"""The exchange of a Django request: stored on the request, reported and ended with its response, sync and async.
 
-A request may be judged in a thread and answered on an event loop, and the other way about.
+A request may be judged in a thread and answered on an event loop, or the other way round.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from headgate.http.server.web_gates import NOWHERE
 from headgate.integrations.django.request import DjangoRequest, environ_of
 from headgate.integrations.django.routing import route_of
 from headgate.integrations.django.sent import Sent, counted
-from headgate.integrations.response_exchange import ResponseExchange, first_told, told_on, untold
+from headgate.integrations.response_exchange import ResponseExchange, added_to, claim, unclaimed
 from headgate.waiting.departure import Departure
 
 
 class DjangoExchange(ResponseExchange):
-    """The exchange of one request, whose `_headgate` it is."""
+    """The exchange of one request, stored in its attribute `_headgate`."""
 
     no_store = ("Cache-Control", "no-store, private")
     """Caches of earlier releases of Django ignore `no-store`, but not `private`."""
 
-    # A request that passes natively needs no judgement to be told: one is made where there is more to do.
+    # The fields of a request that passes natively are written without a judgement; `resumed` makes one for the rest.
     _passed: tuple[Enforcer, tuple[Any, list[tuple[str, str]], Any], int] | None = None
-    """What the limits of the site decided natively: (their enforcer, (decision, fields, key), when they were asked).
+    """The native decision of the site's limits: (their enforcer, (decision, fields, key), time of the request in us).
 
-    None where a judgement says it.
+    None where a judgement has it.
     """
 
     departure: Departure | None = None
-    """What tells the threads of a request on ASGI that its client is gone."""
+    """Signals to the threads of a request on ASGI that its client is gone."""
 
     def judge_site(self, enforcer: Enforcer, request: Any) -> Refusal | None:
-        """Why the limits of the site refuse a request, None where it passes; no other limit is asked before them."""
-        came: Any = None
+        """Return the refusal by the site's limits, None where the request passes; they are the first limits judged."""
+        outcome: Any = None
         charge: tuple[Any, int] | None = None
         gate = enforcer.web_gate
         environ = gate and environ_of(request)
@@ -53,20 +53,20 @@ class DjangoExchange(ResponseExchange):
             try:
                 decided = gate.ask_view(environ, route_of(request) if gate.tells_endpoints_apart else NOWHERE)
             except StoreError as error:
-                decided, came = None, error
+                decided, outcome = None, error
             if decided is not None:
-                came, fields, key = decided
+                outcome, fields, key = decided
                 if fields is not None:
                     self._passed = (enforcer, decided, asked_us)
                     return None
                 charge = (key, asked_us) if enforcer.keeps_charges else None
-        judgement = self.judge(enforcer, DjangoRequest(request), decided=came)
+        judgement = self.judge(enforcer, DjangoRequest(request), decided=outcome)
         judgement.charge = charge
         return judgement.refusal
 
     def resumed(self) -> DjangoExchange:
-        """This exchange, for what needs the judgements: other limits, and responses that are told in another way."""
-        # `pop` gives it to one thread, should several ask with one request.
+        """Return this exchange with a judgement for the native decision, for other limits and `add_fields`."""
+        # Should several threads call this for one request, `pop` returns the decision to one of them.
         passed = None if self._passed is None else vars(self).pop("_passed", None)
         if passed is not None:
             enforcer, (decision, fields, key), asked_us = passed
@@ -78,36 +78,36 @@ class DjangoExchange(ResponseExchange):
         return self
 
     def do(self, step: Step) -> None:
-        """Do it in this thread; what was judged on an event loop, on the loop that waits for this thread."""
+        """Do a step in this thread; one that was judged on an event loop, on the loop that waits for this thread."""
         if step.judgement.enforcer.asynchronous:
             async_to_sync(super().do_async)(step)
         else:
             super().do(step)
 
     async def do_async(self, step: Step) -> None:
-        """Do it on the event loop; what was judged in a thread, in one."""
+        """Do a step on the event loop; one that was judged in a thread, in a thread."""
         if step.judgement.enforcer.asynchronous:
             await super().do_async(step)
         else:
             await sync_to_async(super().do)(step)
 
-    def tell(self, response: Any) -> None:
-        """Add what remains, for the client that asked: a cache which keeps the response does not keep that."""
-        super().tell(response)
-        keep_from_caches(response, told_on(response))
+    def add_fields(self, response: Any) -> None:
+        """Add the fields for this client: a cache that stores the response does not store them."""
+        super().add_fields(response)
+        keep_from_caches(response, added_to(response))
 
     def finish(self, request: Any, response: Any) -> Any:
-        """Tell on the response what remains, and end with it; gives what is to be sent."""
+        """Add the fields to the response, and end the exchange with it; return the response to send."""
         passed = self._passed
         if passed is not None or not self._judged:
-            if _could_tell(response, [] if passed is None else passed[1][1]):
+            if _added_at_once(response, [] if passed is None else passed[1][1]):
                 return response
             self.resumed()
         if not hasattr(response, "headers"):
-            self.end(Response(500, {}, 0))  # Django says that this is no response
+            self.end(Response(500, {}, 0))  # Django raises for an object that is no response
             return response
-        response = untold(response, _own)
-        self.tell(response)
+        response = unclaimed(response, _own)
+        self.add_fields(response)
         if self.settles and not self._ends_later(request, response):
             self.end(Sent(request, response).whole())
         return response
@@ -117,14 +117,14 @@ class DjangoExchange(ResponseExchange):
         if not hasattr(response, "headers"):
             await self.end_async(Response(500, {}, 0))
             return response
-        response = untold(response, _own)
-        self.tell(response)
+        response = unclaimed(response, _own)
+        self.add_fields(response)
         if self.settles and not self._ends_later(request, response):
             await self.end_async(Sent(request, response).whole())
         return response
 
     def fail(self, error: BaseException) -> None:
-        """End without a response: nothing here sees what Django makes of an error but its status."""
+        """End without a response: of the one that Django makes of an error only the status is known here."""
         self.end(Response(_status_of(error), {}, 0))
 
     async def fail_async(self, error: BaseException) -> None:
@@ -132,14 +132,17 @@ class DjangoExchange(ResponseExchange):
         await self.end_async(Response(_status_of(error), {}, 0))
 
     def _ends_later(self, request: Any, response: Any) -> bool:
-        """Whether a response ends later: a stream when it is closed, a template when it is rendered."""
+        """Return whether the exchange ends after this, and have it end then.
+
+        A stream ends it when it is closed, a template when it is rendered, a request in flight when it is sent.
+        """
         if response.streaming:
             parts = counted(response, self, Sent(request, response))
             response.streaming_content = parts
             self._end_with(request, parts.finish)
             return True
         if self.holds and hasattr(response, "_resource_closers"):
-            # The server closes a response once it is sent, or cannot be.
+            # The server closes a response once it is sent, or cannot be sent.
             sent = Sent(request, response)
             response._resource_closers = _Closers(response._resource_closers)
             response._resource_closers.append(lambda: self.end(sent.whole()))
@@ -151,19 +154,19 @@ class DjangoExchange(ResponseExchange):
         return False
 
     def _end_with(self, request: Any, end: Callable[[], None]) -> None:
-        """Have `end` called when Django closes a request that is held, which it does with whatever response is sent.
+        """Have `end` called when Django closes a request that is held, whichever response is sent.
 
-        Middlewares further out may answer with another response, as to If-None-Match, and nothing closes the first.
+        Outer middlewares may replace the response, as to If-None-Match, and then nothing closes the first one.
         """
         in_a_thread = any(not judgement.enforcer.asynchronous for judgement in self._judged)
         if not self.holds or (in_a_thread and hasattr(request, "scope")):
-            # What a thread answers is dropped where the client is gone, and so must this exchange be.
+            # A response made in a thread is dropped where the client is gone, and so must this exchange be.
             vars(request).pop("_headgate", None)
             return
         close = request.close
 
         def close_and_end() -> None:
-            vars(request).pop("close", None)  # nothing is to keep a request that has ended
+            vars(request).pop("close", None)  # else the request refers to itself after it has ended
             try:
                 close()
             finally:
@@ -173,13 +176,13 @@ class DjangoExchange(ResponseExchange):
 
 
 _STORED_AS = {"RateLimit-Policy": "ratelimit-policy", "RateLimit": "ratelimit"}
-"""Where Django's headers have the fields that the native core writes, whose text needs no check: it is plain ASCII."""
+"""The keys in Django's headers of the fields that the native core writes; their text is plain ASCII: no check."""
 
 
-def _could_tell(response: Any, fields: list[tuple[str, str]]) -> bool:
-    """Do what `untold` and `tell` do with fields of the native core, where that is but to add them.
+def _added_at_once(response: Any, fields: list[tuple[str, str]]) -> bool:
+    """Add the fields of the native core as `unclaimed` and `add_fields` do, if no more is needed; else do nothing.
 
-    That is a response that was told nothing before and has no such fields of its own; any other is left as it is.
+    That is the case for a response that is not claimed and has no such fields of its own. Return whether it was.
     """
     try:
         headers = response.headers
@@ -188,54 +191,54 @@ def _could_tell(response: Any, fields: list[tuple[str, str]]) -> bool:
     if type(headers) is not ResponseHeaders:
         return False
     store = headers._store
-    if "ratelimit" in store or "ratelimit-policy" in store or not first_told(response, fields):
+    if "ratelimit" in store or "ratelimit-policy" in store or not claim(response, fields):
         return False
     if fields:
-        headers._headgate_told = fields  # pyright: ignore[reportAttributeAccessIssue]  # for _reduced
+        headers._headgate_added = fields  # pyright: ignore[reportAttributeAccessIssue]  # for _reduce
         for field in fields:
             store[_STORED_AS[field[0]]] = field
     return True
 
 
-def keep_from_caches(response: Any, told: Sequence[tuple[str, str]]) -> None:
-    """Have these fields of a response be for its client alone."""
-    if told and type(response.headers) is ResponseHeaders:
-        response.headers._headgate_told = told  # pyright: ignore[reportAttributeAccessIssue]  # for _reduced
+def keep_from_caches(response: Any, added: Sequence[tuple[str, str]]) -> None:
+    """Have caches store the response without the fields that were added for its client."""
+    if added and type(response.headers) is ResponseHeaders:
+        response.headers._headgate_added = added  # pyright: ignore[reportAttributeAccessIssue]  # for _reduce
 
 
-def _reduced(headers: ResponseHeaders) -> Any:
-    """What a pickle of headers keeps, as caches of Django do: the fields for all clients."""
-    told = getattr(headers, "_headgate_told", None)
-    if told is None:
+def _reduce(headers: ResponseHeaders) -> Any:
+    """Reduce headers to pickle them, as Django's caches do: without the fields that were added for one client."""
+    added = getattr(headers, "_headgate_added", None)
+    if added is None:
         return headers.__reduce_ex__(4)
-    return ResponseHeaders, ({name: value for name, value in headers.items() if (name, value) not in told},)
+    return ResponseHeaders, ({name: value for name, value in headers.items() if (name, value) not in added},)
 
 
-# Headers of a class of our own would be made for every response, for the sake of the few that are kept.
-copyreg.pickle(ResponseHeaders, _reduced)
+# A class of our own would have to be made for every response, though few are stored by a cache.
+copyreg.pickle(ResponseHeaders, _reduce)
 
 
 class _Closers(list[Any]):
-    """What a server calls when a response is sent: nothing for a cache to keep."""
+    """The functions that a server calls when a response is sent; a cache that pickles them stores none."""
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[()]]:
         return list, ()
 
 
 def _own(response: Any) -> dict[str, Any]:
-    """What a response does not share with one like it: its headers, and what its server closes with it."""
+    """Return what a response does not share with its copy: its headers, and the objects closed with it."""
     return {"headers": own_headers(response), "_resource_closers": []}
 
 
 def own_headers(response: Any) -> ResponseHeaders:
-    """Headers as those of a response, which another one is to have."""
+    """Return a copy of a response's headers."""
     headers = object.__new__(ResponseHeaders)
-    headers._store = dict(response.headers._store)  # at once: another thread may be telling on them
+    headers._store = dict(response.headers._store)  # one operation: another thread may be adding to them
     return headers
 
 
 def opened(request: Any) -> tuple[DjangoExchange, bool]:
-    """The exchange of a request, and whether it begins here: else what began it ends it."""
+    """Return the exchange of a request, and whether it begins here: then the caller ends it."""
     exchange = begun(request)
     if exchange is not None:
         return exchange, False
@@ -244,13 +247,13 @@ def opened(request: Any) -> tuple[DjangoExchange, bool]:
 
 
 def begun(request: Any) -> DjangoExchange | None:
-    """The exchange of a request that something began; None where nothing did."""
+    """Return the exchange of a request, None where none has begun."""
     exchange: DjangoExchange | None = getattr(request, "_headgate", None)
     return None if exchange is None else exchange.resumed()
 
 
 def _status_of(error: BaseException) -> int:
-    """What Django answers when a view raises this."""
+    """Return the status that Django answers with when a view raises this error."""
     if isinstance(error, Http404):
         return 404
     if isinstance(error, failures.PermissionDenied):

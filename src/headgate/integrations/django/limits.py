@@ -33,12 +33,12 @@ def rate_limit(
     fallback: Callable[..., Any] | None = None,
     **options: Unpack[RouteOptions],
 ) -> Callable[[View], View]:
-    """A decorator that sets limits on a view: on each of its routes by itself, all methods together.
+    """Return a decorator that limits a view: each of its routes by itself, all methods together.
 
     For classes use `method_decorator`: `name="dispatch"` limits all methods together, `name="post"` that method
     by itself. With `override` the limits of HEADGATE do not apply. `fallback` is a view that answers
     instead of a refusal. Several decorators apply together: a refusal gives back what others charged.
-    Options that are not given here are those of HEADGATE. Raises ConfigError.
+    Options that are not passed here are those of HEADGATE. Raises ConfigError.
     """
     check_limits(limits)
     check_flag("override", override)
@@ -59,18 +59,18 @@ def exempt(view: View) -> View:
 
 
 class _Limit:
-    """What one decorator says."""
+    """The limits, options and fallback of one decorator."""
 
     def __init__(self, limits: LimitsOfRoute, options: RouteOptions, fallback: Callable[..., Any] | None) -> None:
         self._limits = limits
         self._options = options
-        if options.get("scope") is each_route:  # as it is without a scope
+        if options.get("scope") is each_route:  # the same as no scope
             del self._options["scope"]
         self.fallback = fallback
         self._enforcers: tuple[Site, dict[bool, Enforcer]] | None = None
 
     def enforcer(self, *, asynchronous: bool) -> Enforcer:
-        """What judges for the site as it is."""
+        """Return the enforcer for the current site."""
         current = site()
         if self._enforcers is None or self._enforcers[0] is not current:
             self._enforcers = (current, {})
@@ -82,25 +82,28 @@ class _Limit:
     def judge(
         self, exchange: DjangoExchange, request: Any, by: object, endpoint: str, counted_as: str
     ) -> Refusal | None:
-        """Why a request may not pass, in this thread."""
-        asked = DjangoRequest(request, endpoint)
+        """Return the refusal of a request, None where it passes; judged in this thread."""
+        subject = DjangoRequest(request, endpoint)
         enforcer = self.enforcer(asynchronous=False)
-        return exchange.judge(enforcer, asked, by, counted_as, environ=asked.environ).refusal
+        return exchange.judge(enforcer, subject, by, counted_as, environ=subject.environ).refusal
 
     async def judge_async(
         self, exchange: DjangoExchange, request: Any, by: object, endpoint: str, counted_as: str
     ) -> Refusal | None:
         """`judge` on an event loop."""
-        # Under WSGI an event loop lives as long as its request: a thread asks there, whose connections stay.
-        if not hasattr(request, "scope") and not site().awaits(self._limits, self._options):
+        # Under WSGI an event loop lives as long as its request: there a thread judges, whose connections remain open.
+        if not hasattr(request, "scope") and not site().is_async(self._limits, self._options):
             return await sync_to_async(self.judge)(exchange, request, by, endpoint, counted_as)
-        asked = DjangoRequest(request, endpoint, asynchronous=True)
+        subject = DjangoRequest(request, endpoint, asynchronous=True)
         enforcer = self.enforcer(asynchronous=True)
-        return (await exchange.judge_async(enforcer, asked, by, counted_as, asked.environ)).refusal
+        return (await exchange.judge_async(enforcer, subject, by, counted_as, subject.environ)).refusal
 
 
 def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Callable[..., Any]:
-    """A view with a limit before it. Django's method_decorator makes one for every request."""
+    """Return a view that is called where the limit lets the request pass.
+
+    Django's method_decorator calls this for every request.
+    """
     if isinstance(view, type):
         raise ConfigError(
             f'{view.__qualname__} is a class: it is limited by @method_decorator(rate_limit(...), name="dispatch")'
@@ -108,16 +111,16 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
     depth = getattr(view, DEPTH, 0)
     is_async, is_method = iscoroutinefunction(view), _is_method(view)
     method = _name_of(view) if is_method else ""
-    limit.enforcer(asynchronous=is_async)  # what cannot be used is told now
+    limit.enforcer(asynchronous=is_async)  # raises now for options that cannot be used
 
     def place_of(request: Any) -> tuple[object, str, str]:
-        """What the place of the limit is known by, its endpoint, and what it counts under."""
+        """Return what identifies the place of the limit, its endpoint, and the name under which it counts."""
         endpoint = route_of(request, method)
         return (limit, _function_of(view)), endpoint, f"{endpoint} ({depth + 1})" if depth else endpoint
 
     @functools.wraps(view)
     async def limited_async(*args: Any, **kwargs: Any) -> Any:
-        request = _request_among(args)
+        request = _request_in(args)
         exchange, begins_here = opened(request)
         try:
             refusal = await limit.judge_async(exchange, request, *place_of(request))
@@ -139,7 +142,7 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
     def limited(*args: Any, **kwargs: Any) -> Any:
         if is_method and (is_on_asyncio() or _is_of_async_class(view, args)):
             return limited_async(*args, **kwargs)  # `dispatch` of an async class is no coroutine function
-        request = _request_among(args)
+        request = _request_in(args)
         exchange, begins_here = opened(request)
         try:
             refusal = limit.judge(exchange, request, *place_of(request))
@@ -165,17 +168,17 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
     return wrapper
 
 
-def _request_among(args: tuple[Any, ...]) -> Any:
-    """The request that a view is given, behind `self` in a method; of REST framework's, Django's own."""
-    for given in args[:2]:
-        request = getattr(given, "_request", given)
+def _request_in(args: tuple[Any, ...]) -> Any:
+    """Return the request that a view is passed, after `self` in a method; for one of REST framework's, Django's own."""
+    for argument in args[:2]:
+        request = getattr(argument, "_request", argument)
         if isinstance(request, HttpRequest):
             return request
     raise TypeError("rate_limit stands before views, which are given a request first")
 
 
 def _function_of(view: Any) -> Any:
-    """What a view is made of; of a method, which method_decorator makes for every request, its function."""
+    """Return the function of a view; method_decorator makes a method of it for every request."""
     while isinstance(view, functools.partial):
         view = view.func
     return getattr(view, "__func__", view)
@@ -187,14 +190,14 @@ def _is_method(view: Callable[..., Any]) -> bool:
 
 
 def _name_of(method: Callable[..., Any]) -> str:
-    """What a method of a class answers alone, `GET` of `get`; "" of one that answers all."""
+    """Return the HTTP method that a class's method answers by itself, `GET` for `get`; "" for one that answers all."""
     name: str = method.__name__
     return "" if name == "dispatch" else name.upper() if name in _METHODS else name
 
 
 def _is_of_async_class(method: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a method is of a class of async views: bound, as method_decorator gives it, or called with its `self`."""
+    """Whether a method belongs to a class of async views: bound by method_decorator, or called with `self`."""
     while hasattr(method, "__wrapped__") and not isinstance(method, functools.partial):
-        method = method.__wrapped__  # with other decorators before it
+        method = method.__wrapped__  # the method inside other decorators
     owner = getattr(getattr(method, "func", method), "__self__", args[0] if args else None)
     return bool(getattr(owner, "view_is_async", False))

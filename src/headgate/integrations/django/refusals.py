@@ -1,4 +1,4 @@
-"""What Django answers to a request that is refused: the refusal as its response, or what a fallback answers."""
+"""Django's response to a request that is refused: the refusal, or the response of a fallback."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headgate.drive import answered
 from headgate.http.server.caching import says_nothing
 from headgate.http.server.options import Refusal
 from headgate.integrations.django.exchange import own_headers
-from headgate.integrations.response_exchange import untold
+from headgate.integrations.response_exchange import unclaimed
 
 
 def answer_refusal(request: Any, fallback: Any, refusal: Refusal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The answer to a request that is refused."""
+    """Return the response to a refused request: that of the fallback if there is one, else the refusal."""
     if fallback is not None:
-        request._headgate.by_fallback = True  # also where it raises, and another response is made of that
+        request._headgate.by_fallback = True  # also where it raises, and Django makes a response of the error
         answer = async_to_sync(fallback) if iscoroutinefunction(fallback) else fallback
         return _unstored(answer(*args, **kwargs), refusal)
     return response_of(request, refusal)
@@ -28,6 +28,7 @@ def answer_refusal(request: Any, fallback: Any, refusal: Refusal, args: tuple[An
 async def answer_refusal_async(
     request: Any, fallback: Any, refusal: Refusal, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    """`answer_refusal` on an event loop."""
     if fallback is None:
         return response_of(request, refusal)
     request._headgate.by_fallback = True
@@ -36,25 +37,26 @@ async def answer_refusal_async(
 
 
 def _unstored(response: Any, refusal: Refusal) -> Any:
-    """The response of a fallback, which no cache stores unless it or the refusal says something itself.
+    """Return the response of a fallback with a field that forbids caches to store it, unless it has one for them.
 
-    It is told before decorators and middlewares outside of the limit see it, which may be caches. The given response is
-    unchanged: a view may answer others with it.
+    Where the refusal has a Cache-Control field, that is used. The field is added before decorators and middlewares
+    outside of the limit, which may be caches, see the response. The passed response is unchanged: a view may return it
+    for other requests.
     """
     headers = getattr(response, "headers", None)
     if not isinstance(headers, ResponseHeaders) or not says_nothing(headers):
         return response
-    # What is closed with it remains: of the two only this one is sent.
-    made = untold(response, lambda given: {"headers": own_headers(given)}, always=True)
-    said = [value for name, value in refusal.headers if name.lower() == "cache-control"]
-    made.headers["Cache-Control"] = ", ".join(said) or "no-store"
-    if "no-store" in made.headers["Cache-Control"].lower():
-        patch_cache_control(made, private=True)  # caches of earlier releases of Django ignore `no-store`
-    return made
+    # The copy shares the objects that are closed with the response: of the two only the copy is sent.
+    copied = unclaimed(response, lambda shared: {"headers": own_headers(shared)}, always=True)
+    values = [value for name, value in refusal.headers if name.lower() == "cache-control"]
+    copied.headers["Cache-Control"] = ", ".join(values) or "no-store"
+    if "no-store" in copied.headers["Cache-Control"].lower():
+        patch_cache_control(copied, private=True)  # caches of earlier releases of Django ignore `no-store`
+    return copied
 
 
 def response_of(request: Any, refusal: Refusal) -> Any:
-    """A refusal as Django's response."""
+    """Return a refusal as Django's response."""
     response = HttpResponse(b"" if request.method == "HEAD" else refusal.body, status=refusal.status)
     response["Content-Length"] = str(len(refusal.body))
     for name, value in refusal.headers:

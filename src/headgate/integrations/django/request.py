@@ -1,4 +1,4 @@
-"""A request of Django, as limits see it, and functions of it for their options."""
+"""A Django request as limits see it, and functions of a request for their options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.errors import ConfigError
 from headgate.http.server.functions import portable_here, request_of
 from headgate.http.wsgi import EnvironHeaders, inner_path
 from headgate.integrations.django.routing import route_of
-from headgate.integrations.django.site import NotThereYet
+from headgate.integrations.django.site import NotLoaded
 from headgate.policy.request import Request, path_text
 from headgate.policy.sent_values import sent_text
 from headgate.policy.subject import RootedPath
@@ -24,9 +24,9 @@ AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
 class DjangoRequest(Request):
-    """A request as limits see it: `django` is Django's, and it is read when it is first asked for.
+    """A request as limits see it: `django` is Django's request, whose parts are read when they are first accessed.
 
-    `endpoint` is the route of its view with what `include` and a mount put before it, never a concrete path.
+    `endpoint` is the route of its view with the prefixes of `include` and of a mount, never a concrete path.
     """
 
     native_reading = "framework"
@@ -45,28 +45,28 @@ class DjangoRequest(Request):
 
     @property
     def own(self) -> Any:
-        """Django's, which functions of limits are given."""
+        """Django's request, which functions of limits are passed."""
         return self.django
 
     def call(self, function: Callable[..., Any], *rest: Any) -> Any:
-        """What a function of Django's request gives; on an event loop, from a thread if Django insists on one."""
+        """Call a function of Django's request; on an event loop, in a thread if Django insists on one."""
         if not self._asynchronous or rest:
             return function(self.own, *rest)
-        known = id(function)  # an object that can be called need not be hashable
-        if known in self._known:
-            return self._known[known]
+        function_id = id(function)  # an object that can be called need not be hashable
+        if function_id in self._known:
+            return self._known[function_id]
 
         async def load() -> None:
-            self._known[known] = await sync_to_async(function)(self.own)
+            self._known[function_id] = await sync_to_async(function)(self.own)
 
         try:
             return function(self.own)
         except failures.SynchronousOnlyOperation as error:  # the database: a user, a session
-            raise NotThereYet(str(error), load) from error
+            raise NotLoaded(str(error), load) from error
 
     @property
     def departure(self) -> Departure | None:
-        """What tells that the client is gone, to a thread of a request on ASGI; a task is cancelled then."""
+        """Signals to a thread of a request on ASGI that the client is gone; a task is cancelled instead."""
         exchange = None if self._asynchronous else getattr(self.django, "_headgate", None)
         return None if exchange is None else exchange.departure
 
@@ -83,10 +83,10 @@ class DjangoRequest(Request):
 
     @property
     def path(self) -> str:  # type: ignore[override]
-        """As it was sent, with its query: what Django has decoded is encoded again."""
+        """The path as it was sent, with its query: the characters that Django has decoded are encoded again."""
         if not self._path:
-            path, asked = path_text(self.django.path) or "/", self.django.META.get("QUERY_STRING", "")
-            whole = f"{path}?{asked}" if asked else path
+            path, query = path_text(self.django.path) or "/", self.django.META.get("QUERY_STRING", "")
+            whole = f"{path}?{query}" if query else path
             other = _other_path(self.django)
             self._path = RootedPath(whole, (other,)) if other else whole
         return self._path
@@ -99,55 +99,55 @@ class DjangoRequest(Request):
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        """By name in lower case; asked for in any."""
+        """Header fields by name in lower case; a look-up may use any case."""
         if self._read is None:
             self._read = EnvironHeaders(self.django.META)
         return self._read
 
     def header(self, name: str) -> str:
-        """As `request.headers.get`: all in one line, if a header was sent several times."""
+        """The header as `request.headers.get` returns it: all in one line, if it was sent several times."""
         return sent_text(self.django.headers.get(name, ""))
 
     def cookie(self, name: str) -> str:
-        """As `request.COOKIES.get`: the last, if a cookie was sent several times."""
+        """The cookie as `request.COOKIES.get` returns it: the last, if it was sent several times."""
         return sent_text(self.django.COOKIES.get(name, ""))
 
     def query(self, name: str) -> str:
-        """As `request.GET.get`: the last, if a parameter was sent several times."""
+        """The parameter as `request.GET.get` returns it: the last, if it was sent several times."""
         value: str = self.django.GET.get(name, "")
         return value.strip()
 
     @property
     def host(self) -> str:  # type: ignore[override]
-        """What the request names as its host."""
+        """The host that the request names."""
         meta = self.django.META
         host: str = meta.get("HTTP_HOST") or meta.get("SERVER_NAME", "")
         return host
 
     @property
     def endpoint(self) -> str:  # type: ignore[override]
-        """The route of the view; where Django has not resolved it yet, it is resolved here."""
+        """The route of the view, resolved here if Django has not resolved it yet."""
         if not self._endpoint:
             self._endpoint = route_of(self.django)
         return self._endpoint
 
     @property
     def user(self) -> Any:
-        """Django's user. On an event loop it can be asked for in `key`, `cost`, `limits`, `tier` and `exempt`."""
+        """Django's user. On an event loop it is available to `key`, `cost`, `limits`, `tier` and `exempt`."""
         if self._user is None:
             if self._asynchronous:
-                raise NotThereYet("on an event loop the user is known while a request is judged", self._load_user)
+                raise NotLoaded("on an event loop the user is known while a request is judged", self._load_user)
             self._user = _user_of(self.django)
         return self._user
 
     async def _load_user(self) -> None:
         lazy = getattr(self.django, "user", None)
-        waits = isinstance(lazy, LazyObject) and lazy._wrapped is empty
-        self._user = await sync_to_async(_user_of)(self.django) if waits else _user_of(self.django)
+        is_unread = isinstance(lazy, LazyObject) and lazy._wrapped is empty
+        self._user = await sync_to_async(_user_of)(self.django) if is_unread else _user_of(self.django)
 
 
 def environ_of(request: Any) -> Any:
-    """What the native gate reads of Django's request, its META; None where that does not say all that the request says.
+    """Return META of Django's request for the native gate to read, None where it differs from the request.
 
     Middlewares replace methods and paths, and text beyond ASCII is encoded in META in more than one way.
     """
@@ -159,9 +159,9 @@ def environ_of(request: Any) -> Any:
 
 
 def _other_path(request: Any) -> str:
-    """What else the path is to Django, "" for nothing: in a scope of ASGI the root path may be before it or not.
+    """Return the other form of the path, "" for none: in an ASGI scope it may begin with the root path or not.
 
-    What a mount of Starlette adds to that is before all paths that come there. Under WSGI a header may tell a mount.
+    All paths below a mount of Starlette begin with the mount's path. Under WSGI a header may name a mount.
     """
     if not hasattr(request, "scope"):
         return inner_path(request.META)
@@ -175,7 +175,7 @@ def _other_path(request: Any) -> str:
 def _user_of(request: Any) -> Any:
     if not hasattr(request, "user"):
         raise ConfigError(f"user needs {AUTHENTICATION}, above RateLimitMiddleware in settings.MIDDLEWARE")
-    bool(request.user.is_authenticated)  # a lazy one is read here
+    bool(request.user.is_authenticated)  # reads a lazy user
     return request.user
 
 
@@ -186,14 +186,14 @@ def _(request: Any) -> DjangoRequest:
 
 @portable_here
 def user(request: Any) -> tuple[str, str] | None:
-    """The key of the logged-in user, by primary key; None where there is none.
+    """Return the key of the logged-in user, by primary key; None where no user is logged in.
 
     It works in sync and async views alike.
     """
-    who = cast(DjangoRequest, request_of(request)).user
-    if who is None or not who.is_authenticated or who.pk is None:
+    account = cast(DjangoRequest, request_of(request)).user
+    if account is None or not account.is_authenticated or account.pk is None:
         return None
-    return ("user", str(who.pk))
+    return ("user", str(account.pk))
 
 
 @portable_here

@@ -1,4 +1,4 @@
-"""Which route of a Django site a request found, and whether the site's limits leave its view out."""
+"""The Django route of a request, and whether the site's limits exclude its view."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ NO_ROUTE = "no route"
 """The endpoint of requests that no view answers."""
 
 marked = Event()
-"""Set where a view is exempt or overrides the site's limits: else no URL has to be resolved for it."""
+"""Set once a view is exempt or overrides the site's limits: until then no URL has to be resolved to find out."""
 
 _imported = Event()
-"""Set once the views of the site's own URLs are imported, which marks them."""
+"""Set once the views of ROOT_URLCONF are imported: importing a view applies its marks."""
 
 
 def route_of(request: Any, method: str = "") -> str:
-    """The route of a request's view, with the mount before it; one route in all languages of a site.
+    """Return the route of a request's view, after the mount; it is the same in all languages of a site.
 
-    `method` is that which a method of a view class answers by itself.
+    `method` is the HTTP method that a method of a view class answers by itself.
     """
     match = _match_of(request)
     if match is None:
@@ -51,8 +51,8 @@ def _match_of(request: Any) -> Any:
         return None
 
 
-def is_set_apart(request: Any) -> bool:
-    """Whether the site's limits leave a request's view out: it is exempt, or its own stand for them."""
+def is_excluded(request: Any) -> bool:
+    """Whether the site's limits exclude a request's view: it is exempt, or its own limits override them."""
     urlconf = getattr(request, "urlconf", None)
     if urlconf is not None or not _imported.is_set():
         get_resolver(urlconf).url_patterns  # noqa: B018  # this imports the views
@@ -64,7 +64,7 @@ def is_set_apart(request: Any) -> bool:
     view, method = match.func, "get" if request.method == "HEAD" else request.method.lower()
     kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
     name = (getattr(view, "actions", None) or {}).get(method, method)
-    return any(is_left_out(it) for it in (view, kind, getattr(kind, name, None)))
+    return any(is_left_out(target) for target in (view, kind, getattr(kind, name, None)))
 
 
 def _forget(*, setting: str, **_: object) -> None:

@@ -1,7 +1,7 @@
-"""What is sent of a response of Django: all of it, or the parts of a stream.
+"""The part of a Django response that is sent: all of it, or the parts of a stream.
 
-Nothing here keeps the response. Where that is dropped unsent, as it is where a thread answers a client that is gone,
-what was in flight is to be freed then, and not when the garbage collector comes by.
+Nothing here keeps a strong reference to the response. A response that is dropped unsent, as one that a thread returns
+for a client that is gone, has to free what is in flight at once, not when the garbage collector runs.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from headgate.http.server.options import Response
 
 
 class Sent:
-    """What is sent of a response, to HEAD no body; it does not keep the response, which is gone once it is dropped."""
+    """The sent part of a response, without its body to HEAD; refers to the response weakly."""
 
     def __init__(self, request: Any, response: Any) -> None:
         self._response = ref(response)
-        self._known = response.status_code, response.headers
+        self._last_known = response.status_code, response.headers
         self._has_body = request.method != "HEAD"
 
     def with_bytes(self, body_bytes: int) -> Response:
+        """Return the response with this many bytes of its body."""
         response = self._response()
-        status, headers = self._known if response is None else (response.status_code, response.headers)
+        status, headers = self._last_known if response is None else (response.status_code, response.headers)
         return Response(status, {name.lower(): value for name, value in headers.items()}, body_bytes)
 
     def whole(self) -> Response:
-        """The response with its whole body, of which nothing was sent if it is gone or was never rendered."""
+        """Return the response with its whole body; with none if the response is dropped or was never rendered."""
         response = self._response()
         if response is None or not self._has_body or not getattr(response, "is_rendered", True):
             return self.with_bytes(0)
@@ -37,8 +38,8 @@ class Sent:
 
 
 def counted(response: Any, exchange: Exchange, sent: Sent) -> CountedParts:
-    """The parts of a stream, which end an exchange when they are sent or closed."""
-    # What `streaming_content` gives keeps the response, which is to keep these parts.
+    """Return the parts of a stream, counted; they end the exchange when they are sent or closed."""
+    # The iterator of `streaming_content` refers to the response, which will refer to these parts: a circle.
     encode, parts = _Encode(response), response._iterator
     if response.is_async:
         return _CountedAsync(_encoded(encode, parts), exchange, sent)
@@ -46,14 +47,14 @@ def counted(response: Any, exchange: Exchange, sent: Sent) -> CountedParts:
 
 
 class _Encode:
-    """Makes bytes of a part as its response does."""
+    """Encodes a part as its response does."""
 
     def __init__(self, response: Any) -> None:
         self._encode = WeakMethod(response.make_bytes)
 
     def __call__(self, part: Any) -> Any:
         encode = self._encode()
-        return part if encode is None else encode(part)  # a response with the same parts does it
+        return part if encode is None else encode(part)  # else a copy of the response, with these parts, encodes it
 
 
 async def _encoded(encode: _Encode, parts: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -70,7 +71,7 @@ class _Counted(CountedParts):
 
 
 class _CountedAsync(_Counted):
-    """The parts of a stream that an event loop makes; Django does not close one that fails."""
+    """The parts of a stream that an event loop produces; Django does not close a stream that fails."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:

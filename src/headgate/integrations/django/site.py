@@ -1,6 +1,6 @@
-"""What settings.HEADGATE says, for the middleware, for views and for throttles.
+"""The limits of settings.HEADGATE, for the middleware, for views and for throttles.
 
-Those of both colours, sync and async, count in one store.
+Sync and async ones count in one store.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from headgate.stores.protocol import Store
 from headgate.stores.url import open_store
 
 _SITE = "site"
-"""The scope of all requests that no other scope is told for."""
+"""The scope of all requests for which no other scope is set."""
 
 _BY_PATH = ("key", "exempt", "tier", "counts", "refusal", "on_decision", "cost", "fallback")
 """Options that may be the dotted path of a function."""
 
 _SHARED = ("store", "clock", "headers", "refusal", "on_decision", "on_store_error", "key", "missing",
            "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix", "ipv6_wide")  # fmt: skip
-"""Options that limits of views and throttles begin with, too."""
+"""Options that are the defaults of views and throttles, too."""
 
 _SETTINGS = "settings.HEADGATE"
 
 _OF_A_POLICY = (*Answering.__annotations__, "ruleset")
-"""Options of the middleware that go with a policy."""
+"""Options of the middleware that may be combined with a policy."""
 
 _OPTIONS = ("policy", "fallback", *Options.__annotations__, *RouteOptions.__annotations__)
 
 
-class NotThereYet(ConfigError):
-    """A function of a request asks on an event loop for what has to be awaited first; `load` awaits it."""
+class NotLoaded(ConfigError):
+    """A function of a request needs a value that has to be awaited on an event loop; `load` awaits it."""
 
     def __init__(self, message: str, load: Callable[[], Awaitable[None]]) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class NotThereYet(ConfigError):
 
 
 class Site:
-    """Makes what judges the requests of a site, and opens the stores that it needs. Raises ConfigError."""
+    """Makes the enforcers of a site's requests, and opens their stores. Raises ConfigError."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         if not isinstance(options, Mapping):
@@ -68,25 +68,25 @@ class Site:
                 raise ConfigError(f"settings.HEADGATE has no option {name!r:.40}; there are {', '.join(_OPTIONS)}")
         self._options = {name: _function(name, value) for name, value in options.items()}
         self.fallback: Any = check_fallback(self._options.pop("fallback", None))
-        """A view that answers what the middleware refuses."""
+        """A view that answers requests which the middleware refuses."""
 
         self._stores: dict[str, Store] = {}
         shared = {name: value for name, value in self._options.items() if name in _SHARED}
         self._shared = cast(RouteOptions, _with_groups(shared))
-        self._routes = {colour: RouteLimits(self._shared, asynchronous=colour) for colour in (False, True)}
+        self._routes = {is_async: RouteLimits(self._shared, asynchronous=is_async) for is_async in (False, True)}
 
     @property
-    def is_awaited(self) -> bool:
-        """Whether a function of the settings is to be awaited."""
+    def has_async_functions(self) -> bool:
+        """Whether a function of the settings is a coroutine function."""
         return any(map(is_coroutine_function, self._options.values()))
 
-    def awaits(self, limits: LimitsOfRoute, options: RouteOptions) -> bool:
-        """Whether a function of a view or a throttle is to be awaited, one of the settings included."""
+    def is_async(self, limits: LimitsOfRoute, options: RouteOptions) -> bool:
+        """Whether a view or a throttle with these limits has a coroutine function, one of the settings included."""
         functions: list[Any] = [limits, *{**self._shared, **options}.values()]
         return any(map(is_coroutine_function, functions))
 
     def enforcer(self, limits: LimitsOfRoute, options: RouteOptions, *, asynchronous: bool) -> Enforcer:
-        """What judges a view or a throttle."""
+        """Return the enforcer of a view or a throttle."""
         store = options.get("store", self._options.get("store", "memory://"))
         own = cast(RouteOptions, {**_with_groups(options), "store": self._opened(store)})
         limits = _with_groups({"limits": limits})["limits"]
@@ -96,28 +96,28 @@ class Site:
         return enforcer
 
     def site_enforcer(self, *, asynchronous: bool, kind: type[Request] = Request) -> Enforcer | None:
-        """What judges every request, of this kind; None where neither limits nor a policy are told."""
+        """Return the enforcer of all requests, of this kind; None where neither limits nor a policy are set."""
         options = dict(self._options)
         policy, limits = options.pop("policy", None), options.pop("limits", None)
         if policy is not None and limits is not None:
             raise ConfigError("settings.HEADGATE has a policy or limits, one of the two")
-        alone = [name for name in options if name not in (*_SHARED, *_OF_A_POLICY)]
-        if limits is None and alone:
-            raise ConfigError(f"settings.HEADGATE[{alone[0]!r}] goes with limits; a policy says it itself")
+        of_limits = [name for name in options if name not in (*_SHARED, *_OF_A_POLICY)]
+        if limits is None and of_limits:
+            raise ConfigError(f"settings.HEADGATE[{of_limits[0]!r}] goes with limits; a policy says it itself")
         if policy is not None:
             own = _with_groups({name: options[name] for name in (*_OF_A_POLICY, "store") if name in options})
             if not isinstance(policy, Gate | AsyncGate):
                 policy = read_policy(policy)
                 own["store"] = self._opened(own.get("store", policy.store))
             if asynchronous:
-                return _PolicyOnALoop(policy, cast(Options, own), kind)
+                return _AsyncPolicyEnforcer(policy, cast(Options, own), kind)
             return Enforcer(policy, cast(Options, own), asynchronous=False, kind=kind, asked_by=_SETTINGS)
         if limits is None:
             return None
         return self.enforcer(limits, cast(RouteOptions, {"scope": _SITE, **options}), asynchronous=asynchronous)
 
     def client(self, request: Request, options: RouteOptions) -> str:
-        """The address that a view or a throttle counts a request by where it has no other key."""
+        """Return the address by which a view or a throttle counts a request that has no other key."""
         rules = address_rules({**self._shared, **options})
         return rules.client(request.client_ip, request.headers.get(rules.header, "") if rules.header else "") or UNIX
 
@@ -135,7 +135,7 @@ class Site:
 
 
 class CurrentSite:
-    """The site of the settings as they are: read once, and again when they were changed."""
+    """The site of the current settings: read once, and again when they have changed."""
 
     def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
         self._read = read
@@ -149,13 +149,13 @@ class CurrentSite:
             return self._site
 
     def forget(self) -> None:
-        """The settings were changed, as tests do: all begins anew."""
+        """Forget the site since the settings have changed, as in tests: the next call reads them, and counts afresh."""
         with self._lock.current:
             self._site = None
 
 
 def _function(name: str, value: Any) -> Any:
-    """A function where its dotted path is told."""
+    """Return the function that an option gives by its dotted path; any other value as it is."""
     if name == "scope" and isinstance(value, str):
         return _function_named(value) or value
     if name not in _BY_PATH or not isinstance(value, str):
@@ -167,26 +167,26 @@ def _function(name: str, value: Any) -> Any:
 
 
 def _function_named(text: str) -> Any:
-    """The function that a text is the dotted path of; None where it is another text."""
+    """Return the function whose dotted path a text is; None for any other text."""
     try:
-        named = resolve_name(text) if "." in text else None
+        target = resolve_name(text) if "." in text else None
     except (ImportError, AttributeError, ValueError):
         return None
-    return named if callable(named) and not isinstance(named, type) else None
+    return target if callable(target) and not isinstance(target, type) else None
 
 
 def _with_groups(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options, of which functions of a group and a request (django-ratelimit's) are functions of a request."""
-    given = dict(options)
+    """Return options whose functions of a group and a request (django-ratelimit's) became functions of a request."""
+    converted = dict(options)
     for name in OF_A_REQUEST:
-        function = given.get(name)
+        function = converted.get(name)
         if callable(function) and not is_portable(function) and _takes_a_group(function):
-            given[name] = _of_group(function)
-    return given
+            converted[name] = _of_group(function)
+    return converted
 
 
 def _takes_a_group(function: Callable[..., Any]) -> bool:
-    """Whether a function is one of a group and a request; the request may have a default."""
+    """Whether a function takes a group and a request; the request may have a default."""
     if not takes(function, 2):
         return False
     return not (takes(function, 1) or takes(function, 0)) or _first_parameter(function) == "group"
@@ -195,12 +195,12 @@ def _takes_a_group(function: Callable[..., Any]) -> bool:
 def _first_parameter(function: Callable[..., Any]) -> str:
     try:
         return next(iter(signature(function).parameters), "")
-    except (TypeError, ValueError):  # of some that are built in
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return ""
 
 
 def _of_group(function: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
-    """The group is the dotted name of the view."""
+    """Return a function of a request that passes the dotted name of the view as the group."""
     if is_coroutine_function(function):
 
         async def of_async(request: Any) -> Any:
@@ -215,36 +215,36 @@ def _of_group(function: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
 
 
 def view_name_of(request: Any) -> str:
-    """`shop.views.search`; "" where no view is known yet, or none is for it."""
+    """Return `shop.views.search`; "" where no view is known yet, or the request has none."""
     match = getattr(request, "resolver_match", None)
     if match is None:
         return ""
     view = getattr(match.func, "view_class", match.func)
-    named = view if hasattr(view, "__qualname__") else type(view)
-    return f"{named.__module__}.{named.__qualname__}"
+    owner = view if hasattr(view, "__qualname__") else type(view)
+    return f"{owner.__module__}.{owner.__qualname__}"
 
 
-class _PolicyOnALoop(Enforcer):
-    """What judges by a policy on an event loop, and awaits what functions ask for, also once the policy is reloaded."""
+class _AsyncPolicyEnforcer(Enforcer):
+    """Judges by a policy on an event loop, and awaits what its functions need, also once the policy is reloaded."""
 
     def __init__(self, policy: Any, options: Options, kind: type[Request]) -> None:
         super().__init__(policy, options, asynchronous=True, kind=kind, asked_by=_SETTINGS)
         self.ask = _asking_again(self.ask)
 
     def follow(self, source: GateRequests) -> None:
-        """Ask what is to be asked under a policy that was just reloaded."""
+        """Judge by a policy that was just reloaded."""
         super().follow(source)
         self.ask = _asking_again(self.ask)
 
 
 def _asking_again(ask: Callable[[Request], Any]) -> Callable[[Request], Any]:
-    """Decide for a request, and on an event loop await what functions of it ask for."""
+    """Return an `ask` for an event loop that awaits the values which functions of the request need, and asks again."""
 
     async def ask_again(request: Request) -> Any:
-        for _ in OF_A_REQUEST:  # each may ask for something, once
+        for _ in OF_A_REQUEST:  # each function may need a value, once
             try:
                 return await answered(ask(request))
-            except NotThereYet as error:  # nothing is charged before all functions have answered
+            except NotLoaded as error:  # nothing is charged before all functions have returned
                 await error.load()
         return await answered(ask(request))
 
@@ -252,7 +252,7 @@ def _asking_again(ask: Callable[[Request], Any]) -> Callable[[Request], Any]:
 
 
 def read_settings() -> Mapping[str, Any]:
-    """settings.HEADGATE, as it is now."""
+    """Return the current settings.HEADGATE."""
     options: Mapping[str, Any] = getattr(settings, "HEADGATE", {})
     return options
 

@@ -6,8 +6,8 @@
 
     limits = RateLimits(app, default="100/minute", store="redis://10.0.0.5/0")
 
-A view's limit is checked in the worker's own thread, an async view's before its event loop begins: no loop is ever
-blocked. The fields of a response are kept with its request, so no setup is needed.
+A view's limit is checked in the worker's own thread, that of an async view before its event loop begins: no event loop
+is ever blocked. The fields of a response are stored with its request, so no setup is needed.
 """
 
 from headgate.errors import MissingExtraError

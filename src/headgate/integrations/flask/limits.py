@@ -35,7 +35,7 @@ from headgate.integrations.flask.request import FlaskRequest
 from headgate.integrations.flask.routing import (
     View,
     blueprints_of_request,
-    is_set_apart,
+    is_excluded,
     is_static,
     method_of,
     template_of,
@@ -47,15 +47,15 @@ Limited = TypeVar("Limited", bound=Callable[..., Any] | flask.Blueprint)
 class RateLimits:
     """Limits of an application, its blueprints and its views. All count in one store.
 
-    Called with limits it is a decorator of views, below `@app.route`, and of blueprints. `default` are limits
-    of every route of the application, each by itself, and of all requests that no route answers together;
-    of static files only where `static` says so. `fallback` is a view that answers instead of a refusal.
-    `options` are those of `headgate.http.server.options.RouteOptions`, the defaults of all limits.
+    Called with limits it is a decorator of views, below `@app.route`, and of blueprints. `default` limits each route
+    of the application by itself, and all requests without a route together; static files only with `static`.
+    `fallback` is a view that answers instead of a refusal. `options` are the defaults of all limits, see
+    `headgate.http.server.options.RouteOptions`.
 
-    All limits of a request apply together: a refusal gives back what other limits had charged. A
-    refusal is raised as werkzeug's TooManyRequests (or the exception of its status), which holds the whole
-    response, so an error handler of the application may answer instead; it finds the decision in `decision`.
-    Raises ConfigError for what cannot be used.
+    All limits of a request apply together: a refusal gives back what other limits had charged. A refusal is raised as
+    werkzeug's TooManyRequests (or the exception of its status), which holds the whole response, so an error handler
+    of the application may answer instead; its attribute `decision` is the decision. Raises ConfigError for arguments
+    that cannot be used.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class RateLimits:
     def init_app(self, app: flask.Flask, default: LimitsOfRoute | None = None, **options: Unpack[RouteOptions]) -> None:
         """Apply the default limits to an application.
 
-        `default` and `options` replace those given earlier, also for views that were decorated
-        already: counts until now are forgotten.
+        `default` and `options` replace those passed earlier, also for views that are already decorated: their counts
+        start afresh.
         """
         if options:
             self._options = cast(RouteOptions, {**self._options, **options})
@@ -91,9 +91,9 @@ class RateLimits:
             self._routes = routes
         if default is not None:
             self._default = self._limit(default, {}, self._fallback)
-        known = app.extensions.setdefault("headgate", [])
-        if self not in known:
-            known.append(self)
+        limiters = app.extensions.setdefault("headgate", [])
+        if self not in limiters:
+            limiters.append(self)
             app.before_request(self._before_request)
 
     def __call__(
@@ -104,17 +104,17 @@ class RateLimits:
         fallback: View | None = None,
         **options: Unpack[RouteOptions],
     ) -> Callable[[Limited], Limited]:
-        """A decorator that sets limits on a view, each of its routes by itself, or on all routes of a blueprint.
+        """Return a decorator that limits a view, each of its routes by itself, or all routes of a blueprint.
 
-        With `override` those of the application, and before a view those of its blueprint, do not apply.
-        Several decorators apply together.
+        With `override` the limits of the application do not apply, nor, on a view, those of its blueprint. Several
+        decorators apply together.
         """
         check_flag("override", override)
         limit = self._limit(limits, options, fallback)
 
         def decorate(limited: Limited) -> Limited:
             if isinstance(limited, flask.Blueprint):
-                _stand_before(limited, limit, override=override)
+                _limit_routes(limited, limit, override=override)
                 return cast(Limited, limited)
             return cast(Limited, _limited(limited, limit, override=override))
 
@@ -150,15 +150,15 @@ class RateLimits:
         return limit
 
     def _before_request(self) -> Any:
-        if self._default is None or (not self._static and is_static()) or is_set_apart(blueprints_of_request()):
+        if self._default is None or (not self._static and is_static()) or is_excluded(blueprints_of_request()):
             return None
         template = template_of()
         place = f"application: {template}"
-        return self._default.stand_before(self, template, place, (), flask.request.view_args or {})
+        return self._default.check(self, template, place, (), flask.request.view_args or {})
 
 
 class _Limit:
-    """What one decorator says."""
+    """The limits, options and fallback of one decorator."""
 
     enforcers: ApplicationEnforcers
 
@@ -173,10 +173,8 @@ class _Limit:
             request_finished.connect(leave_to_response)
             request_tearing_down.connect(end_failed)
 
-    def stand_before(
-        self, by: object, endpoint: str, counted_as: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """None where the request of this thread may pass, else what the fallback answers; raises the refusal."""
+    def check(self, by: object, endpoint: str, counted_as: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return None where this thread's request may pass, else the fallback's answer; else raise the refusal."""
         environ = flask.request.environ
         exchange = current_exchange()
         enforcer = self.enforcers.of(current_app._get_current_object())  # type: ignore[attr-defined]
@@ -186,15 +184,15 @@ class _Limit:
         if self._fallback is None:
             raise exception_of(judgement.refusal, judgement.decision)
         exchange.by_fallback = True
-        answered = current_app.ensure_sync(self._fallback)(*args, **kwargs)
-        if answered is None:  # to Flask, what stands before a view lets a request pass by that
+        answer = current_app.ensure_sync(self._fallback)(*args, **kwargs)
+        if answer is None:  # returned by `before_request`, it would let the request pass
             name = getattr(self._fallback, "__qualname__", repr(self._fallback))
             raise TypeError(f"the fallback {name} of {endpoint} returned None: it must return a response")
-        return answered
+        return answer
 
 
 def exception_of(refusal: Refusal, decision: Decision | None) -> HTTPException:
-    """The exception that carries an answer; one whose status is none of werkzeug's is answered as it is."""
+    """Return the exception that carries a refusal: werkzeug's of its status, or else a plain HTTPException."""
     response = current_app.response_class(refusal.body, refusal.status, refusal.headers)
     exception = default_exceptions.get(refusal.status, HTTPException)(response=response)
     exception.decision = decision  # type: ignore[attr-defined]
@@ -202,7 +200,7 @@ def exception_of(refusal: Refusal, decision: Decision | None) -> HTTPException:
 
 
 def _limited(view: View, limit: _Limit, *, override: bool) -> View:
-    """A view with a limit before it."""
+    """Return a view that is called where the limit lets the request pass."""
     check_endpoint(view)
     if isinstance(view, type):
         raise ConfigError(
@@ -212,23 +210,23 @@ def _limited(view: View, limit: _Limit, *, override: bool) -> View:
     is_async = iscoroutinefunction(view)
     method = method_of(view)
 
-    def stand_before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         endpoint = template_of(method)
         place = f"{endpoint} ({depth + 1})" if depth else endpoint
-        return limit.stand_before(limited, endpoint, place, args, kwargs)
+        return limit.check(limited, endpoint, place, args, kwargs)
 
-    async def later(args: Any, kwargs: Any) -> Any:
-        """For an async decorator that awaits the view on its own event loop."""
-        instead = await asyncio.to_thread(stand_before, args, kwargs)
-        return await view(*args, **kwargs) if instead is None else instead
+    async def limited_async(args: Any, kwargs: Any) -> Any:
+        """Check and call the view, for an async decorator that awaits it on its own event loop."""
+        answer = await asyncio.to_thread(check, args, kwargs)
+        return await view(*args, **kwargs) if answer is None else answer
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
         if is_async and is_on_asyncio():
-            return later(args, kwargs)
-        instead = stand_before(args, kwargs)
-        if instead is not None:
-            return instead
+            return limited_async(args, kwargs)
+        answer = check(args, kwargs)
+        if answer is not None:
+            return answer
         return current_app.ensure_sync(view)(*args, **kwargs) if is_async else view(*args, **kwargs)
 
     setattr(limited, DEPTH, depth + 1)
@@ -239,8 +237,8 @@ def _limited(view: View, limit: _Limit, *, override: bool) -> View:
     return limited
 
 
-def _stand_before(blueprint: flask.Blueprint, limit: _Limit, *, override: bool) -> None:
-    """Let a limit stand before the routes of a blueprint."""
+def _limit_routes(blueprint: flask.Blueprint, limit: _Limit, *, override: bool) -> None:
+    """Apply a limit to the routes of a blueprint."""
     depth = getattr(blueprint, DEPTH, 0)
     setattr(blueprint, DEPTH, depth + 1)
     if override:
@@ -248,12 +246,12 @@ def _stand_before(blueprint: flask.Blueprint, limit: _Limit, *, override: bool) 
 
     def before_request() -> Any:
         inside = list(takewhile(lambda inner: inner is not blueprint, blueprints_of_request()))
-        if is_set_apart(inside):
+        if is_excluded(inside):
             return None
         name = flask.request.blueprints[len(inside)]
         template = template_of()
         place = f"{name} ({depth + 1}): {template}"
-        return limit.stand_before(before_request, template, place, (), flask.request.view_args or {})
+        return limit.check(before_request, template, place, (), flask.request.view_args or {})
 
     blueprint.before_request(before_request)
 

@@ -1,4 +1,4 @@
-"""Looks whether limits of views stand below their routes, as they must: above them they limit nothing."""
+"""Checks that limits of views are written below their routes: above them they limit nothing."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from headgate.integrations.flask.routing import View
 
 log = logging.getLogger("headgate")
 
-_unseen: list[tuple[View, View]] = []
-"""Limited views, each with the view that it stands before, that no application was seen to have a route to."""
+_unrouted: list[tuple[View, View]] = []
+"""Limited views, each with the view that it wraps, to which no checked application has a route."""
 
-_seen: WeakSet[flask.Flask] = WeakSet()
+_checked: WeakSet[flask.Flask] = WeakSet()
 
 
 def watch_place(limited: View, view: View) -> None:
-    """Look, when an application answers first, whether the limit stands below its route, as it must."""
-    _unseen.append((limited, view))
-    request_started.connect(_look)
+    """Check, at the first request of an application, that the limit is below its route."""
+    _unrouted.append((limited, view))
+    request_started.connect(_check)
 
 
-def _look(app: flask.Flask, **_: object) -> None:
-    if app in _seen:
+def _check(app: flask.Flask, **_: object) -> None:
+    if app in _checked:
         return
-    _seen.add(app)
+    _checked.add(app)
     routed = {id(view) for view in app.view_functions.values()}
     reached = {id(inner) for view in app.view_functions.values() for inner in chain(view)}
-    above = [view for limited, view in _unseen if id(view) in routed and id(limited) not in reached]
+    above = [view for limited, view in _unrouted if id(view) in routed and id(limited) not in reached]
     known = reached | routed
-    _unseen[:] = [pair for pair in _unseen if id(pair[0]) not in known and id(pair[1]) not in known]
-    if not _unseen:
-        request_started.disconnect(_look)
+    _unrouted[:] = [pair for pair in _unrouted if id(pair[0]) not in known and id(pair[1]) not in known]
+    if not _unrouted:
+        request_started.disconnect(_check)
     for view in above:
-        told = misplaced([view])
+        message = misplaced([view])
         if app.debug or app.testing:
-            raise ConfigError(told)
-        log.error(told)
+            raise ConfigError(message)
+        log.error(message)

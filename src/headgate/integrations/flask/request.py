@@ -15,9 +15,9 @@ from headgate.policy.sent_values import sent_text
 
 
 class FlaskRequest(WsgiRequest):
-    """A request as limits see it; its `own` is Flask's, which their functions are given.
+    """A request as limits see it; `own` is Flask's request, which functions of limits are passed.
 
-    Of a header that was sent several times, servers make one line; Flask reads that, and so does this.
+    Servers join a header that was sent several times into one line; Flask reads that line, and so does this class.
     """
 
     __slots__ = ("_own",)
@@ -30,24 +30,24 @@ class FlaskRequest(WsgiRequest):
 
     @property
     def own(self) -> flask.Request:
-        """The current one of this environ; before the application, one of its own."""
+        """Flask's current request, if it has this environ; before the application, a request made of the environ."""
         if self._own is None:
             proxy = cast(Any, flask.request)
-            is_it = flask.has_request_context() and proxy.environ is self.environ
-            self._own = proxy._get_current_object() if is_it else _WithoutBody(self.environ)
+            is_current = flask.has_request_context() and proxy.environ is self.environ
+            self._own = proxy._get_current_object() if is_current else _WithoutBody(self.environ)
         return cast(flask.Request, self._own)
 
     def cookie(self, name: str) -> str:
-        """As `request.cookies.get`: the first, if a cookie was sent several times."""
+        """The cookie as `request.cookies.get` returns it: the first, if it was sent several times."""
         return sent_text(self.own.cookies.get(name, ""))
 
     def query(self, name: str) -> str:
-        """As `request.args.get`: the first, if a parameter was sent several times."""
+        """The parameter as `request.args.get` returns it: the first, if it was sent several times."""
         return self.own.args.get(name, "").strip()
 
 
 class _WithoutBody(flask.Request):
-    """A request before the application, which would find nothing left of a body that was read here."""
+    """A request before the application: it refuses to read the body, which the application could not read again."""
 
     @property
     def stream(self) -> Any:
@@ -64,6 +64,6 @@ def _(request: flask.Request) -> FlaskRequest:
 
 
 class RateLimitMiddleware(wsgi.RateLimitMiddleware):
-    """`headgate.http.wsgi.RateLimitMiddleware` whose functions are given a request of Flask."""
+    """`headgate.http.wsgi.RateLimitMiddleware` whose functions are passed a request of Flask."""
 
     request_kind = FlaskRequest

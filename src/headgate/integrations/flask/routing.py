@@ -1,4 +1,4 @@
-"""Which route of Flask a request found, and whether wider limits leave it out."""
+"""The Flask route of a request, and whether wider limits exclude it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_ROUTE = "no route"
 
 
 def template_of(method: str = "") -> str:
-    """The route of the request: its methods (or that which a method of a view class answers) and its whole rule."""
+    """Return the route of the request: its methods (or `method`, that of a view class's method) and its whole rule."""
     request = flask.request
     root, rule = request.environ.get("SCRIPT_NAME", "").rstrip("/"), request.url_rule
     if rule is None:
@@ -28,24 +28,24 @@ def template_of(method: str = "") -> str:
 
 
 def method_of(view: View) -> str:
-    """The HTTP method that a method of a view class answers, "" for any other function."""
+    """Return the HTTP method that a method of a view class answers, "" for any other function."""
     owner = getattr(view, "__qualname__", "").rpartition(".")[0]
     name = getattr(view, "__name__", "")
     return name.upper() if owner and not owner.endswith("<locals>") and name in http_method_funcs else ""
 
 
 def blueprints_of_request() -> Iterator[flask.Blueprint]:
-    """The blueprints that the request's route is in, from the inside out."""
+    """Return the blueprints that the request's route is in, the innermost first."""
     return (cast(flask.Blueprint, current_app.blueprints[name]) for name in flask.request.blueprints)
 
 
-def is_set_apart(inside: Iterable[flask.Blueprint]) -> bool:
-    """Whether wider limits leave the request's route out: it is exempt, or narrower ones stand for them."""
+def is_excluded(inside: Iterable[flask.Blueprint]) -> bool:
+    """Whether wider limits exclude the request's route: it is exempt, or narrower limits override them."""
     view = current_app.view_functions.get(flask.request.endpoint or "")
     kind = getattr(view, "view_class", None)
     method = "get" if flask.request.method == "HEAD" else flask.request.method.lower()
     marked = (view, kind, getattr(kind, method, None), *inside)
-    return any(is_left_out(it) for it in marked)
+    return any(is_left_out(target) for target in marked)
 
 
 def is_static() -> bool:

@@ -4,7 +4,7 @@
     server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor(policy="policy.yaml")])
 
 A call is checked where its handler would begin: there its peer is known, and a call that waits does so in its own
-thread or task. Source: the gRPC core concepts; gRFC A6 for server pushback.
+thread or task. Sources: the gRPC core concepts; gRFC A6 for server pushback.
 """
 
 from headgate.errors import MissingExtraError

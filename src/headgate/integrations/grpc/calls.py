@@ -1,4 +1,4 @@
-"""A call of gRPC as limits see it, and what its client is told; see `headgate.integrations.grpc.server`."""
+"""A gRPC call as limits see it, and the metadata and status for its client; see `headgate.integrations.grpc.server`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OK, _CANCELLED, _UNKNOWN = 0, 1, 2
 
 
 class GrpcRequest(Request):
-    """A call; its parts are read when they are first asked for."""
+    """A call; its parts are read when they are first accessed."""
 
     __slots__ = ("_peer", "_read", "context", "message")
 
@@ -38,7 +38,7 @@ class GrpcRequest(Request):
     """The `grpc.ServicerContext`; its `auth_context()` has the names in the client's certificate."""
 
     message: Any
-    """What was sent, or where that is a stream, its iterator: reading it takes it from the handler."""
+    """The client's message; for a stream, its iterator: what a limit reads of it, the handler no longer gets."""
 
     def __init__(self, method: str, endpoint: str, message: Any, context: Any) -> None:
         self.method, self.path, self.endpoint, self.host = "POST", method, endpoint, ""
@@ -48,13 +48,13 @@ class GrpcRequest(Request):
         self._cookies = self._query = None
 
     def invocation_metadata(self) -> Any:
-        """What the client sent beside its message, as gRPC has it."""
+        """Return the metadata that the client sent with its message, as gRPC represents them."""
         return self.context.invocation_metadata()
 
     def peer(self) -> str:
-        """Where the call comes from, as gRPC has it; "" where its client left before this was first asked for.
+        """Return the peer as gRPC writes it; "" where the client left before the first call of this method.
 
-        Of grpc.aio's context it cannot be read once a call has ended.
+        The context of grpc.aio cannot be asked for it once the call has ended.
         """
         if self._peer is None:
             self._peer = str(self.context.peer())
@@ -62,23 +62,23 @@ class GrpcRequest(Request):
 
     @property
     def time_remaining(self) -> float | None:
-        """For how many seconds its client waits; None for ever."""
+        """Seconds for which the client still waits; None where it has no deadline."""
         remaining: float | None = self.context.time_remaining()
         return remaining
 
     @property
     def departure(self) -> Departure | None:
-        """What tells a thread that the client is gone; on an event loop the task is cancelled then."""
-        tell = getattr(self.context, "add_callback", None)
-        if tell is None:
+        """Signals to a thread that the client is gone; on an event loop the task is cancelled instead."""
+        add_callback = getattr(self.context, "add_callback", None)
+        if add_callback is None:
             return None
         departure = Departure()
-        if tell(departure.leave) is False:  # it is gone already
+        if add_callback(departure.leave) is False:  # the client is gone already
             departure.leave()
         return departure
 
     def auth_context(self) -> Any:
-        """The names in the client's certificate, as gRPC has them."""
+        """Return the names in the client's certificate, as gRPC represents them."""
         return self.context.auth_context()
 
     @property
@@ -88,7 +88,7 @@ class GrpcRequest(Request):
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        """The metadata that are text; asked for in any case."""
+        """The metadata that are text, by name in lower case; a look-up may use any case."""
         if self._read is None:
             sent = self.context.invocation_metadata() or ()
             self._read = Request(headers=[(key, value) for key, value in sent if isinstance(value, str)])
@@ -96,7 +96,7 @@ class GrpcRequest(Request):
 
 
 def address_of(peer: str) -> str:
-    """The address in what gRPC calls a peer: `ipv4:203.0.113.9:5123`, `ipv6:%5B2001:db8::1%5D:5123`, `unix:/a`."""
+    """Return the address in a gRPC peer: `ipv4:203.0.113.9:5123`, `ipv6:%5B2001:db8::1%5D:5123`, `unix:/a` ("")."""
     kind, _, rest = peer.partition(":")
     rest = unquote(rest)
     if kind == "ipv4":
@@ -107,15 +107,15 @@ def address_of(peer: str) -> str:
 
 
 class CallContext:
-    """A handler's context, which adds fields to what the handler says at the end, and sees how that is.
+    """A handler's context that adds fields to its trailing metadata, and records its status and the bytes it sends.
 
-    Of several interceptors the outermost one's does so for all of them: their exchange is one.
+    Of several interceptors, the context of the outermost does so for all: they share one exchange.
     """
 
     def __init__(self, context: Any, exchange: Exchange) -> None:
         self._context = context
         self._fields: tuple[tuple[str, str], ...] = ()
-        self._said: Metadata = ()
+        self._trailing: Metadata = ()
         self._code: int | None = None
         self._bytes = 0
         self.exchange = exchange
@@ -124,24 +124,27 @@ class CallContext:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
-    def tell(self, fields: list[tuple[str, str]]) -> None:
+    def set_fields(self, fields: list[tuple[str, str]]) -> None:
         """Add these fields, in place of those that were added before."""
-        told = self._fields
+        replaced = self._fields
         self._fields = metadata_of(fields)
-        if told or self._fields:
-            self.set_trailing_metadata(self._said)
+        if replaced or self._fields:
+            self.set_trailing_metadata(self._trailing)
 
     def set_trailing_metadata(self, trailing_metadata: Any) -> None:
-        self._said = tuple(trailing_metadata) if trailing_metadata else ()
-        said = {key for key, _ in self._said}
-        self._context.set_trailing_metadata((*self._said, *[field for field in self._fields if field[0] not in said]))
+        """Set the handler's own trailing metadata, and the fields that they do not contain."""
+        self._trailing = tuple(trailing_metadata) if trailing_metadata else ()
+        keys = {key for key, _ in self._trailing}
+        self._context.set_trailing_metadata(
+            (*self._trailing, *[field for field in self._fields if field[0] not in keys])
+        )
 
     def set_code(self, code: Any) -> None:
         self._code = _number(code)
         self._context.set_code(code)
 
     def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> Any:
-        """Of a context of threads it raises, of asyncio it is awaited."""
+        """End the call with a status; raises in a thread, is awaited in asyncio."""
         self._code = _number(code)
         if trailing_metadata:
             self.set_trailing_metadata(trailing_metadata)
@@ -151,47 +154,47 @@ class CallContext:
         return self.abort(status.code, status.details, status.trailing_metadata)
 
     async def write(self, message: Any) -> None:
-        self.saw(message)
+        self.count(message)
         await self._context.write(message)
 
-    def saw(self, message: Any) -> Any:
-        """Note a message on its way to the client."""
+    def count(self, message: Any) -> Any:
+        """Count the bytes of a message on its way to the client; return the message."""
         size = getattr(message, "ByteSize", None)
         self._bytes += size() if size is not None else len(message) if isinstance(message, bytes) else 0
         return message
 
     def response(self, failure: BaseException | None) -> Response:
-        """What the client is told, where the handler ended so."""
+        """Return the response to the client, given the error with which the handler ended, if any."""
         code = self._code or _OK
         if failure is not None and not code:
             code = _CANCELLED if isinstance(failure, asyncio.CancelledError | GeneratorExit) else _UNKNOWN
-        return Response(code, {key: value for key, value in self._said if isinstance(value, str)}, self._bytes)
+        return Response(code, {key: value for key, value in self._trailing if isinstance(value, str)}, self._bytes)
 
 
-cast(Any, grpc.ServicerContext).register(CallContext)  # so that isinstance() of a context holds
+cast(Any, grpc.ServicerContext).register(CallContext)  # so that it is an instance of ServicerContext
 
 
 def outermost_of(context: Any) -> CallContext | None:
-    """The context of the outermost interceptor that let the call pass; None where there is none yet."""
+    """Return the context of the outermost interceptor that let the call pass; None where there is none yet."""
     outermost = getattr(context, "outermost", None)
     return outermost if isinstance(outermost, CallContext) else None
 
 
 def refuse(context: Any, refusal: Refusal, decision: Decision | None) -> Any:
-    """End a call that is refused; of a context of threads it raises, of asyncio it is awaited."""
-    told = metadata_of(refusal.headers)
+    """End a call that is refused; raises in a thread, is awaited in asyncio."""
+    metadata = metadata_of(refusal.headers)
     if decision is not None and not decision.allowed:
-        # Negative: waiting does not help, so do not try again.
+        # A negative pushback says not to retry: waiting does not help.
         after_us = decision.retry_after_us
         after_ms = -1 if after_us is None else min(max(1, -(-after_us // 1000)), _LONGEST_PUSHBACK_MS)
-        told = (*told, (_PUSHBACK, str(after_ms)))
-    context.set_trailing_metadata(told)
+        metadata = (*metadata, (_PUSHBACK, str(after_ms)))
+    context.set_trailing_metadata(metadata)
     code = _CODES.get(refusal.status, StatusCode.RESOURCE_EXHAUSTED)
     return context.abort(code, _details(refusal.body, dict(refusal.headers).get("Content-Type", "")))
 
 
 def metadata_of(fields: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Header fields as metadata; those are left out that metadata cannot have."""
+    """Return header fields as metadata, without those that metadata cannot contain."""
     lower = [(name.lower(), value) for name, value in fields]
     return tuple(field for field in lower if _KEY.fullmatch(field[0]) and _VALUE.fullmatch(field[1]))
 
@@ -204,6 +207,6 @@ def _details(body: bytes, content_type: str) -> str:
 
 
 def _number(code: Any) -> int:
-    """`StatusCode.NOT_FOUND`, or 5."""
+    """Return the number of a status code: 5 for `StatusCode.NOT_FOUND` or 5."""
     number: int = code.value[0] if isinstance(code, StatusCode) else int(code)
     return number

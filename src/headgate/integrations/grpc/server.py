@@ -27,26 +27,26 @@ Methods = Mapping[str, LimitsOfRoute | None]
 Handler = Any
 """A `grpc.RpcMethodHandler`."""
 
-_JUDGED = "__headgate_judged__"
-"""What judges the calls of a handler, and what it counts them under."""
+_PLACES = "__headgate_judged__"
+"""The attribute of a handler's function with the places where its calls are judged."""
 
 _NOT_FOUND = "__headgate_not_found__"
-"""Marks what answers for a method that is not there."""
+"""The attribute that marks a function which answers for a method that does not exist."""
 
 _METHOD = re.compile(r"/[^/]+/[^/]+")
 
 
 class GrpcOptions(Options, total=False):
-    """Options of an interceptor: `Options`, and this."""
+    """Options of an interceptor: `Options` and `scope`."""
 
     scope: str | Callable[..., str]
-    """What is counted together, under `limits` [all methods that `methods` does not name]."""
+    """The calls that are counted together under `limits` [those of all methods that `methods` does not name]."""
 
 
 class RateLimitInterceptor(grpc.ServerInterceptor):
-    """Limits the calls of a threaded server, of all four kinds; a refused one never reaches its handler.
+    """Limits the calls of a threaded server, of all four kinds; a refused call never reaches its handler.
 
-    Give a `policy` (a file's path, its values, a Policy or a Gate), or `limits` for each client, or `methods`: the
+    Pass a `policy` (a file's path, its values, a Policy or a Gate), or `limits` for each client, or `methods`: the
     limits of each method, which counts by itself; `limits` are then for the others. A call is a POST of
     "/package.Service/Method", which is its `endpoint` too if there is such a method; metadata are its headers.
     A call may wait in its thread. Raises ConfigError or PolicyError.
@@ -62,11 +62,11 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
         self._enforcers = _Enforcers(policy, methods, options, asynchronous=False)
 
     def intercept_service(self, continuation: Callable[[Any], Handler], handler_call_details: Any) -> Handler:
-        found, method = continuation(handler_call_details), handler_call_details.method
-        limited = self._enforcers.limited(self, method, found, _unknown)
+        original, method = continuation(handler_call_details), handler_call_details.method
+        limited = self._enforcers.limited(self, method, original, _unknown)
         if limited is None:
-            return found
-        handler, endpoint, judged, enforcer, counted_as = limited
+            return original
+        handler, endpoint, places, enforcer, counted_as = limited
         behavior = _behavior(handler)
 
         def passing(message: Any, context: Any) -> Any:
@@ -74,12 +74,12 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
 
             def judge() -> Judgement:
                 if not request.peer():
-                    context.abort(StatusCode.CANCELLED, "the client is gone")  # raises; no client is told
+                    context.abort(StatusCode.CANCELLED, "the client is gone")  # raises; no client sees it
                 return exchange.judge(enforcer, request, None, counted_as)
 
             return _passing(context, exchange, judge, exchange.end)
 
-        return _replaced(handler, _sync(behavior, passing, streams=handler.response_streaming), judged)
+        return _replaced(handler, _sync(behavior, passing, streams=handler.response_streaming), places)
 
     def close(self) -> None:
         """Close the stores that were opened here; a server does not do it."""
@@ -87,7 +87,7 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
 
 
 class AsyncRateLimitInterceptor(aio.ServerInterceptor):
-    """`RateLimitInterceptor` for `grpc.aio`: handlers may be coroutine functions, async generators, or of threads."""
+    """`RateLimitInterceptor` for `grpc.aio`: handlers are coroutine functions, async generators or plain functions."""
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Handler]], handler_call_details: Any
     ) -> Handler:
-        found, method = await continuation(handler_call_details), handler_call_details.method
-        limited = self._enforcers.limited(self, method, found, _unknown_async)
+        original, method = await continuation(handler_call_details), handler_call_details.method
+        limited = self._enforcers.limited(self, method, original, _unknown_async)
         if limited is None:
-            return found
-        handler, endpoint, judged, enforcer, counted_as = limited
+            return original
+        handler, endpoint, places, enforcer, counted_as = limited
         behavior, streams = _behavior(handler), handler.response_streaming
 
         def judging(message: Any, context: Any) -> tuple[Exchange, Coroutine[Any, Any, Judgement], GrpcRequest]:
@@ -116,27 +116,27 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
             return _passing_async(context, *judging(message, context))
 
         if iscoroutinefunction(behavior):
-            return _replaced(handler, _coroutine(behavior, passing), judged)
+            return _replaced(handler, _coroutine(behavior, passing), places)
         if isasyncgenfunction(behavior):
-            return _replaced(handler, _async_generator(behavior, passing), judged)
-        # A handler of a thread: its limits are asked on the event loop.
-        loop, called = asyncio.get_running_loop(), asyncio.current_task()
+            return _replaced(handler, _async_generator(behavior, passing), places)
+        # A handler that runs in a thread: its limits are judged on the event loop.
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
         def passing_in_thread(message: Any, context: Any) -> Any:
             exchange, judgement, request = judging(message, context)
 
             def judge() -> Judgement:
-                judging = _while_called(called, judgement, request)
+                judging = _while_running(task, judgement, request)
                 return asyncio.run_coroutine_threadsafe(judging, loop).result()
 
             def end(response: Response) -> None:
-                # Nothing waits for it: a generator that is dropped may end anywhere, on the event loop too.
+                # It is not awaited: a generator that is dropped may end anywhere, on the event loop too.
                 if exchange.settles and not loop.is_closed():
                     asyncio.run_coroutine_threadsafe(exchange.end_async(response), loop)
 
-            return _passing(context, exchange, judge, end, partial(_is_leaving, called))
+            return _passing(context, exchange, judge, end, partial(_is_leaving, task))
 
-        return _replaced(handler, _sync(behavior, passing_in_thread, streams=streams), judged)
+        return _replaced(handler, _sync(behavior, passing_in_thread, streams=streams), places)
 
     async def aclose(self) -> None:
         """Close the stores that were opened here; a server does not do it."""
@@ -144,20 +144,20 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
 
 
 class _Limited(NamedTuple):
-    """A handler that is limited, and what judges its calls."""
+    """A handler that is limited, and the enforcer of its calls."""
 
     handler: Handler
     endpoint: str
-    judged: list[PlaceOf]
+    places: list[PlaceOf]
     enforcer: Enforcer
     counted_as: str
 
 
 class _Enforcers:
-    """What judges each method."""
+    """The enforcer of each method."""
 
     def __init__(self, policy: Any, methods: Methods | None, options: GrpcOptions, *, asynchronous: bool) -> None:
-        told = dict(options)
+        defaults = dict(options)
         self._owner: Enforcer | RouteLimits
         self._rest: Enforcer | None
         self._methods: dict[str, Enforcer | None] = {}
@@ -167,11 +167,11 @@ class _Enforcers:
             asked_by = f"{'Async' if asynchronous else ''}RateLimitInterceptor"
             self._owner = self._rest = Enforcer(policy, options, asynchronous=asynchronous, asked_by=asked_by)
             return
-        limits = cast(Any, told.pop("limits", None))
+        limits = cast(Any, defaults.pop("limits", None))
         if limits is None and not methods:
             raise ConfigError("give a policy (a file, its values, or a gate), or limits, or those of methods")
-        scoped = cast(RouteOptions, {"scope": told.pop("scope")} if "scope" in told else {})
-        routes = self._owner = RouteLimits(cast(RouteOptions, told), asynchronous=asynchronous)
+        scoped = cast(RouteOptions, {"scope": defaults.pop("scope")} if "scope" in defaults else {})
+        routes = self._owner = RouteLimits(cast(RouteOptions, defaults), asynchronous=asynchronous)
         self._rest = None if limits is None else routes.enforcer(limits, scoped)
         for method, own in (methods or {}).items():
             if not _METHOD.fullmatch(method):
@@ -179,17 +179,20 @@ class _Enforcers:
             self._methods[method] = None if own is None else routes.enforcer(own, {})
 
     def limited(self, by: object, method: str, handler: Handler | None, unknown: Callable[..., Any]) -> _Limited | None:
-        """The handler of a method, `unknown` where there is none, and what judges it; None where it is not limited."""
+        """Return the handler of a method with its enforcer; `unknown` handles a method that does not exist.
+
+        None where the method is not limited.
+        """
         enforcer, place = self.of(method)
         if enforcer is None:
             return None
         endpoint = _endpoint(method, handler)
         handler = handler or grpc.stream_stream_rpc_method_handler(unknown)
-        judged = _judged_by(by, enforcer, place or endpoint, _behavior(handler))
-        return _Limited(handler, endpoint, judged, enforcer, judged[-1].counted_as)
+        places = _places_from(by, enforcer, place or endpoint, _behavior(handler))
+        return _Limited(handler, endpoint, places, enforcer, places[-1].counted_as)
 
     def of(self, method: str) -> tuple[Enforcer | None, str]:
-        """What judges a method, None where it is not limited; and what it counts under, "" for the method itself."""
+        """Return (the enforcer of a method, None where it is not limited; the name it counts under, "" for its own)."""
         for name in (method, f"{method.rpartition('/')[0]}/*") if self._methods else ():
             if name in self._methods:
                 return self._methods[name], ""
@@ -203,36 +206,36 @@ class _Enforcers:
 
 
 def _exchange_of(context: Any) -> Exchange:
-    """The exchange of a call, which is one for all interceptors that it comes to."""
+    """Return the exchange of a call; all its interceptors share one."""
     outermost = outermost_of(context)
     return Exchange() if outermost is None else outermost.exchange
 
 
-def _is_leaving(called: asyncio.Task[Any] | None) -> bool:
-    """Whether the task of a call is at its end, or about to be, since its client is gone."""
-    return called is None or called.done() or called.cancelling() > 0
+def _is_leaving(task: asyncio.Task[Any] | None) -> bool:
+    """Whether the task of a call has ended, or is about to, since its client is gone."""
+    return task is None or task.done() or task.cancelling() > 0
 
 
-async def _while_called(
-    called: asyncio.Task[Any] | None, judging: Coroutine[Any, Any, Judgement], request: GrpcRequest
+async def _while_running(
+    task: asyncio.Task[Any] | None, judging: Coroutine[Any, Any, Judgement], request: GrpcRequest
 ) -> Judgement:
-    """What is judged of the call of a task; cancelled where that ends first, since its client is gone.
+    """Judge the call of a task; cancelled where the task ends first, since its client is gone.
 
-    From then on grpc.aio's context has no call any more: to ask it for the peer, or to abort, ends the process.
+    From then on the context of grpc.aio has no call any more: to ask it for the peer, or to abort, ends the process.
     """
-    own = asyncio.current_task()
-    if called is None or own is None or called.done() or not request.peer():
+    waiter = asyncio.current_task()
+    if task is None or waiter is None or task.done() or not request.peer():
         judging.close()
         raise asyncio.CancelledError
 
     def leave(_: object) -> None:
-        own.cancel()
+        waiter.cancel()
 
-    called.add_done_callback(leave)
+    task.add_done_callback(leave)
     try:
         return await judging
     finally:
-        called.remove_done_callback(leave)
+        task.remove_done_callback(leave)
 
 
 @contextmanager
@@ -243,149 +246,149 @@ def _passing(
     end: Callable[[Response], None],
     is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[CallContext | None]:
-    """Around a handler that runs in this thread; None for a call that is refused."""
+    """Judge a call around its handler, which runs in this thread; yields None for a call that is refused."""
     judgement = judge()
-    own = CallContext(context, exchange)
+    wrapped = CallContext(context, exchange)
     if judgement.refusal is not None:
-        own.outermost.tell([])
+        wrapped.outermost.set_fields([])
         if not is_over():
             refuse(context, judgement.refusal, judgement.decision)  # raises, but not in a thread of an older grpc.aio
         yield None
         return
-    own.outermost.tell(exchange.fields_of_passed())
-    if own.outermost is not own:  # which ends the exchange
-        yield own
+    wrapped.outermost.set_fields(exchange.fields_of_passed())
+    if wrapped.outermost is not wrapped:  # the outermost ends the exchange
+        yield wrapped
         return
     failure: BaseException | None = None
     try:
-        yield own
+        yield wrapped
     except BaseException as error:
         failure = error
         raise
     finally:
-        end(own.response(failure))
+        end(wrapped.response(failure))
 
 
 @asynccontextmanager
 async def _passing_async(
     context: Any, exchange: Exchange, judging: Coroutine[Any, Any, Judgement], request: GrpcRequest
 ) -> AsyncIterator[CallContext]:
-    """Around a handler that runs on the event loop."""
+    """Judge a call around its handler, which runs on the event loop."""
     if not request.peer():
         judging.close()
-        raise asyncio.CancelledError  # as it is about to be
+        raise asyncio.CancelledError  # the task is about to be cancelled
     judgement = await judging
-    own = CallContext(context, exchange)
+    wrapped = CallContext(context, exchange)
     if judgement.refusal is not None:
-        own.outermost.tell([])
+        wrapped.outermost.set_fields([])
         await refuse(context, judgement.refusal, judgement.decision)
-    own.outermost.tell(exchange.fields_of_passed())
-    if own.outermost is not own:  # which ends the exchange
-        yield own
+    wrapped.outermost.set_fields(exchange.fields_of_passed())
+    if wrapped.outermost is not wrapped:  # the outermost ends the exchange
+        yield wrapped
         return
     failure: BaseException | None = None
     try:
-        yield own
+        yield wrapped
     except BaseException as error:
         failure = error
         raise
     finally:
-        await exchange.end_async(own.response(failure))
+        await exchange.end_async(wrapped.response(failure))
 
 
 def _sync(behavior: Callable[..., Any], passing: Callable[..., Any], *, streams: bool) -> Callable[..., Any]:
-    """A handler of a thread, judged first."""
+    """Return a handler that runs in a thread and is judged first."""
 
     def judged(message: Any, context: Any) -> Any:
-        with passing(message, context) as own:
-            return None if own is None else own.saw(behavior(message, own))
+        with passing(message, context) as wrapped:
+            return None if wrapped is None else wrapped.count(behavior(message, wrapped))
 
     def judged_stream(message: Any, context: Any) -> Iterator[Any]:
-        with passing(message, context) as own:
-            yield from () if own is None else map(own.saw, behavior(message, own))
+        with passing(message, context) as wrapped:
+            yield from () if wrapped is None else map(wrapped.count, behavior(message, wrapped))
 
     def judged_callback(message: Any, context: Any, send: Callable[[Any], None]) -> None:
         is_whole = False
         with ExitStack() as stack:
-            own = stack.enter_context(passing(message, context))
-            if own is None:
+            wrapped = stack.enter_context(passing(message, context))
+            if wrapped is None:
                 return
 
             def sending(answer: Any) -> None:
                 nonlocal is_whole
                 is_whole = answer is None
-                send(answer if is_whole else own.saw(answer))
+                send(answer if is_whole else wrapped.count(answer))
 
-            behavior(message, own, sending)
+            behavior(message, wrapped, sending)
             flight = stack.pop_all()
 
         def end() -> None:
-            left = None if is_whole else GeneratorExit()
-            flight.__exit__(None if left is None else GeneratorExit, left, None)
+            abandoned = None if is_whole else GeneratorExit()
+            flight.__exit__(None if abandoned is None else GeneratorExit, abandoned, None)
 
         if context.add_callback(end) is False:  # gRPC calls it when all is sent, or the client is gone
             end()
 
     callback = getattr(behavior, "experimental_non_blocking", False)
-    whole: Any = judged_callback if callback else judged_stream if streams else judged
+    wrapper: Any = judged_callback if callback else judged_stream if streams else judged
     for name in ("experimental_non_blocking", "experimental_thread_pool"):
         if hasattr(behavior, name):
-            setattr(whole, name, getattr(behavior, name))
-    return cast(Callable[..., Any], whole)
+            setattr(wrapper, name, getattr(behavior, name))
+    return cast(Callable[..., Any], wrapper)
 
 
 def _coroutine(behavior: Callable[..., Any], passing: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler that is a coroutine function, judged first; one that streams writes by itself, and returns None."""
+    """Return a coroutine function that is judged first; a handler that streams writes by itself, and returns None."""
 
     async def judged(message: Any, context: Any) -> Any:
-        async with passing(message, context) as own:
-            return own.saw(await behavior(message, own))
+        async with passing(message, context) as wrapped:
+            return wrapped.count(await behavior(message, wrapped))
 
     return judged
 
 
 def _async_generator(behavior: Callable[..., Any], passing: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler that is an async generator, judged first."""
+    """Return a handler that is an async generator and is judged first."""
 
     async def judged(message: Any, context: Any) -> AsyncIterator[Any]:
-        # Where the client is gone, the handler is in flight until it has cleaned up.
-        async with passing(message, context) as own, aclosing(behavior(message, own)) as answers:
+        # Once the client is gone, the call is in flight until its handler has cleaned up.
+        async with passing(message, context) as wrapped, aclosing(behavior(message, wrapped)) as answers:
             async for answer in answers:
-                yield own.saw(answer)
+                yield wrapped.count(answer)
 
     return judged
 
 
 def _behavior(handler: Handler) -> Callable[..., Any]:
-    """The function of a handler, of which it has one of four."""
-    either = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-    return cast(Callable[..., Any], either)
+    """Return the function of a handler: one of its four attributes."""
+    function = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    return cast(Callable[..., Any], function)
 
 
 def _endpoint(method: str, handler: Handler | None) -> str:
-    """The method, "" where there is none: nor behind another interceptor, which answers for it."""
+    """Return the method, "" where it does not exist, though an inner interceptor may have a handler for it."""
     return "" if handler is None or getattr(_behavior(handler), _NOT_FOUND, False) else method
 
 
-def _judged_by(by: object, enforcer: Enforcer, counted_as: str, behavior: Callable[..., Any]) -> list[PlaceOf]:
-    """What judges a call from the handler outwards, this limit the last, and what each counts it under."""
-    inner: list[PlaceOf] = getattr(behavior, _JUDGED, [])
+def _places_from(by: object, enforcer: Enforcer, counted_as: str, behavior: Callable[..., Any]) -> list[PlaceOf]:
+    """Return the places where a call is judged, from the handler outwards: this limit is the last."""
+    inner: list[PlaceOf] = getattr(behavior, _PLACES, [])
     return [*inner, PlaceOf(enforcer, by, enforcer.apart(counted_as, by, inner))]
 
 
-def _replaced(handler: Handler, behavior: Callable[..., Any], judged: list[PlaceOf]) -> Handler:
-    """A handler of the same kind with another function."""
-    setattr(behavior, _JUDGED, judged)
+def _replaced(handler: Handler, behavior: Callable[..., Any], places: list[PlaceOf]) -> Handler:
+    """Return a handler of the same kind with another function."""
+    setattr(behavior, _PLACES, places)
     if _behavior(handler) in (_unknown, _unknown_async) or getattr(_behavior(handler), _NOT_FOUND, False):
         setattr(behavior, _NOT_FOUND, True)
-    asks = "stream" if handler.request_streaming else "unary"
-    answers = "stream" if handler.response_streaming else "unary"
-    make = getattr(grpc, f"{asks}_{answers}_rpc_method_handler")
+    requests = "stream" if handler.request_streaming else "unary"
+    responses = "stream" if handler.response_streaming else "unary"
+    make = getattr(grpc, f"{requests}_{responses}_rpc_method_handler")
     return make(behavior, handler.request_deserializer, handler.response_serializer)
 
 
 def _unknown(messages: Any, context: Any) -> Any:
-    """Answers for a method that is not there, in gRPC's own words."""
+    """Answer for a method that does not exist, with gRPC's own message."""
     context.abort(StatusCode.UNIMPLEMENTED, "Method not found!")
 
 

@@ -5,8 +5,8 @@
 
     app = Litestar([search], plugins=[RateLimitPlugin(limits="100/minute")])
 
-A limit is a middleware: on any layer, and for each route beneath it by itself. The plugin limits a whole
-application, requests without a route included; it shows 429 in OpenAPI, and closes stores with the application.
+A limit is a middleware on any layer; it limits each route of that layer by itself. The plugin limits a whole
+application, including requests without a route; it shows 429 in OpenAPI, and closes stores with the application.
 """
 
 from headgate.errors import MissingExtraError

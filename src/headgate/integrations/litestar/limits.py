@@ -33,11 +33,11 @@ class RateLimits(AsyncRouteLimits):
         fallback: ASGIApp | None = None,
         **options: Unpack[RouteOptions],
     ) -> RateLimit:
-        """A middleware for a handler, or for all routes of a controller, a router or an application.
+        """Return a middleware for a handler, or for all routes of a controller, a router or an application.
 
-        Each route counts by itself, under its whole path as it was written; handshakes of websockets count,
-        too. Several limits apply together: what one of them refuses is charged in none. With `override`
-        those of outer layers do not apply. `fallback` is an ASGI application that answers a refusal.
+        Each route counts by itself, under its whole path as it was written; handshakes of websockets count, too.
+        Several limits apply together: a request that one refuses is charged in none. With `override` the limits of
+        outer layers do not apply. `fallback` is an ASGI application that answers a refusal.
         """
         _check_no_handler(limits)
         return RateLimit(self.routes.enforcers(limits, options), override=override, fallback=fallback)
@@ -48,7 +48,7 @@ rate_limit = RateLimits()
 
 
 class RateLimit:
-    """A limit on a layer; made by a `RateLimits`. Litestar calls it once for each route beneath."""
+    """A limit on a layer; made by a `RateLimits`. Litestar calls it once for each route of the layer."""
 
     def __init__(
         self,
@@ -64,27 +64,27 @@ class RateLimit:
         self.fallback = check_fallback(fallback)
         self.websockets = check_flag("websockets", websockets)
         self.counted_as = counted_as
-        """What all requests count under; "" for each route by itself."""
+        """The name under which all requests count; "" where each route counts by itself."""
 
     def __call__(self, app: Any) -> Any:
         _check_no_handler(app)
         return _Limited(app, self)
 
     def __deepcopy__(self, memory: Any) -> RateLimit:
-        """The same one: Litestar copies handlers with all that they have, and it is one limit."""
+        """Return this limit: Litestar copies handlers with all their attributes, and it remains one limit."""
         return self
 
 
-def _check_no_handler(given: object) -> None:
-    """Raise ConfigError for what is given to a decorator."""
-    if isinstance(given, BaseRouteHandler) or is_being_decorated(given):
+def _check_no_handler(argument: object) -> None:
+    """Raise ConfigError for a handler: the limit was written as a decorator."""
+    if isinstance(argument, BaseRouteHandler) or is_being_decorated(argument):
         raise ConfigError(
             'rate_limit decorates no handler: it is a middleware, as in @get("/", middleware=[rate_limit("10/second")])'
         )
 
 
 class _Limited:
-    """What judges the requests of one route on one layer."""
+    """Judges the requests of one route on one layer."""
 
     def __init__(self, app: ASGIApp, limit: RateLimit) -> None:
         self._app = app
@@ -125,39 +125,43 @@ class _Limited:
             await self._watch(exchange, scope, receive, send)
 
     async def _watch(self, exchange: ScopeExchange, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run what is behind the outermost limit, tell what remains, and end the exchange."""
+        """Run the application inside the outermost limit, add the fields, and end the exchange."""
         exchange.watched = True
         watch = Watch(send, exchange.encoded_fields, exchange, head=scope.get("method") == "HEAD")
-        said: Response | None = None
+        failed: Response | None = None
         try:
             await self._app(scope, receive, watch.send)
-        except HTTPException as raised:  # by a middleware between: Litestar answers it outside of all of them
+        except HTTPException as raised:  # by an inner middleware: Litestar answers it outside of all middlewares
             fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in exchange.encoded_fields()]
-            told = with_fields(raised, fields)
-            said = Response(told.status_code, {name.lower(): value for name, value in (told.headers or {}).items()}, 0)
-            raise told from raised
+            error = with_fields(raised, fields)
+            failed = Response(
+                error.status_code, {name.lower(): value for name, value in (error.headers or {}).items()}, 0
+            )
+            raise error from raised
         finally:
             if exchange.settles:
-                await exchange.end_async(said or watch.response())
+                await exchange.end_async(failed or watch.response())
 
 
 def limits_of(handler: Any) -> list[RateLimit]:
-    """The limits of a handler, from those of the application to its own."""
-    return [each for each in reversed(handler.resolve_middleware()) if isinstance(each, RateLimit)]
+    """Return the limits of a handler, from those of the application to its own."""
+    return [part for part in reversed(handler.resolve_middleware()) if isinstance(part, RateLimit)]
 
 
 def applies(limit: RateLimit, handler: Any) -> bool:
-    """Whether a limit applies to a handler: nothing exempts that, and no narrower limit takes its place."""
-    if is_left_out(handler):
+    """Whether a limit applies to a handler: the handler is not exempt, and no narrower limit overrides it."""
+    if is_exempt_handler(handler):
         return False
-    outwards = limits_of(handler)[::-1]  # on several layers, it is where it stands innermost
+    outwards = limits_of(handler)[::-1]  # a limit on several layers counts on the innermost
     narrower = outwards[: outwards.index(limit)] if limit in outwards else []
     return not any(other.override for other in narrower)
 
 
-def is_left_out(handler: Any) -> bool:
-    """Whether a handler is exempt: by an option of a layer, as it was marked (above its route decorator or below), or
-    as its controller was."""
+def is_exempt_handler(handler: Any) -> bool:
+    """Whether a handler is exempt.
+
+    It is by an option of a layer, by its own mark (above its route decorator or below it), or by its controller's.
+    """
     if handler.opt.get("headgate_exempt"):
         return True
     function = getattr(handler, "fn", None)

@@ -1,4 +1,4 @@
-"""Limits of a whole Litestar application, with 429 in OpenAPI, and stores that are closed with it."""
+"""Limits of a whole Litestar application, with 429 in OpenAPI, and stores closed with the application."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Options, Refusal
 from headgate.http.server.routes import ApplicationEnforcers, application_enforcers
 from headgate.http.server.scope_exchange import exchange_of
-from headgate.integrations.litestar.limits import RateLimit, RateLimits, is_left_out, limits_of, rate_limit
+from headgate.integrations.litestar.limits import RateLimit, RateLimits, is_exempt_handler, limits_of, rate_limit
 from headgate.integrations.litestar.request import LitestarRequest, application_of
 from headgate.policy.gate import AnyPolicy, AsyncGate
 
 _ALL = "*"
-"""What all requests of an application count under."""
+"""The name under which all requests of an application count."""
 
 _REFUSED = "headgate.refused"
 
 EXEMPT: Mapping[str, Any] = {"headgate_exempt": True}
-"""Excludes from limits, on any layer: `Router("/health", route_handlers=[...], opt=EXEMPT)`."""
+"""Excludes a layer from limits: `Router("/health", route_handlers=[...], opt=EXEMPT)`."""
 
 Problem = TypedDict(
     "Problem",
@@ -44,22 +44,22 @@ Problem = TypedDict(
 REFUSED: dict[int, ResponseSpec] = {
     429: ResponseSpec(Problem, generate_examples=False, description="Too Many Requests", media_type=PROBLEM_JSON)
 }
-"""What a refusal looks like: `responses=REFUSED` shows it in OpenAPI where no RateLimitPlugin does."""
+"""The response of a refusal: `responses=REFUSED` documents it in OpenAPI where no RateLimitPlugin does."""
 
 
 class PluginOptions(Options, total=False):
-    """Options of an application's limits: `Options`, and this."""
+    """Options of an application's limits: `Options` and `scope`."""
 
     scope: str | Callable[..., str]
-    """What is counted together, where `limits` are given [all requests of the application]."""
+    """The requests that are counted together, where `limits` are given [all of the application]."""
 
 
 class RateLimitPlugin(InitPlugin, ReceiveRoutePlugin):
     """Limits a whole application, documents 429 in its OpenAPI, and closes stores with it.
 
-    Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, for each client together,
-    or neither of them. Requests without a route (404, 405) are limited, too, and with `websockets` handshakes.
-    `rate_limits` are those of its routes. Raises ConfigError or PolicyError.
+    Pass a `policy` (a file's path, its values, a Policy or an AsyncGate), or `limits`, which count all requests of a
+    client together, or neither. Requests without a route (404, 405) are limited, too, and with `websockets`
+    handshakes. `rate_limits` are the limits of its routes. Raises ConfigError or PolicyError.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class RateLimitPlugin(InitPlugin, ReceiveRoutePlugin):
         self._rate_limits = rate_limits
         self._limit: RateLimit | None = None
         if policy is not None or options:
-            # Limits are judged as those of one route: what a narrower one refuses is given back.
+            # Limits are judged as those of one route: a refusal by a narrower limit gives back what these charged.
             enforcers = application_enforcers(policy, options, "RateLimitPlugin")
             self._limit = RateLimit(enforcers, fallback=fallback, websockets=websockets, counted_as=_ALL)
         elif websockets or fallback is not None:
             raise ConfigError("options of an application go with its limits or its policy")
 
     def on_app_init(self, app_config: Any) -> Any:
-        """Called by Litestar."""
+        """Add the limit and the life of the stores to an application; called by Litestar."""
         if self._limit is not None:
             app_config.middleware.insert(0, self._limit)
             app_config.before_send.append(_Unrouted(self._limit.enforcers))
@@ -93,15 +93,15 @@ class RateLimitPlugin(InitPlugin, ReceiveRoutePlugin):
         return app_config
 
     def receive_route(self, route: Any) -> None:
-        """Called by Litestar."""
+        """Document 429 for the handlers of a route that are limited; called by Litestar."""
         for handler in getattr(route, "route_handlers", ()):
-            applying = [limit for limit in limits_of(handler) if not is_left_out(handler)]
+            applying = [limit for limit in limits_of(handler) if not is_exempt_handler(handler)]
             if applying and hasattr(handler, "responses"):
                 handler.responses = {**REFUSED, **(handler.responses or {})}
 
 
 class _Unrouted:
-    """Judges what finds no route: it is answered before any middleware is asked, so its answer is replaced."""
+    """Judges requests without a route: Litestar answers them before any middleware, so their response is replaced."""
 
     def __init__(self, enforcers: ApplicationEnforcers) -> None:
         self._enforcers = enforcers
@@ -115,7 +115,7 @@ class _Unrouted:
             judged = exchange.judge_route(enforcer, scope, LitestarRequest, "", self, _ALL)
             judgement = judged if isinstance(judged, Judgement) else await judged
             if judgement.refusal is None:
-                watch = Watch(partial(_tell, message), exchange.encoded_fields, head=scope["method"] == "HEAD")
+                watch = Watch(partial(_update, message), exchange.encoded_fields, head=scope["method"] == "HEAD")
                 await watch.send(message)
                 await exchange.end_async(watch.response())
             else:
@@ -124,18 +124,18 @@ class _Unrouted:
             message["body"] = scope[_REFUSED]
 
 
-async def _tell(message: Message, told: Message) -> None:
-    """Have a message that Litestar sends say what it was told."""
-    message.update(told)
+async def _update(message: Message, completed: Message) -> None:
+    """Update a message that Litestar is about to send."""
+    message.update(completed)
 
 
 def _replace(message: Message, refusal: Refusal, *, head: bool) -> bytes:
-    """Turn the head of another response into a refusal's; its CORS headers stay. Gives the refusal's body."""
-    kept = [
+    """Turn the head of another response into a refusal's, with its CORS headers; return the refusal's body."""
+    retained = [
         (name, value) for name, value in message["headers"] if name.startswith(b"access-control-") or name == b"vary"
     ]
     headers = encode_refusal(refusal)
     length = (b"content-length", b"%d" % len(refusal.body))
     message["status"] = refusal.status
-    message["headers"] = [*kept, *headers, *([] if any(name == length[0] for name, _ in headers) else [length])]
+    message["headers"] = [*retained, *headers, *([] if any(name == length[0] for name, _ in headers) else [length])]
     return b"" if head else refusal.body

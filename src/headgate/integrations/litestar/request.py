@@ -1,4 +1,4 @@
-"""A request of Litestar, as limits see it, and what its route is called."""
+"""A request of Litestar, as limits see it, and the name of its route."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headgate.policy.sent_values import sent_text
 
 
 class LitestarRequest(AsgiRequest):
-    """A request as limits see it; its `own` is Litestar's `Request` or `WebSocket`, given to their functions.
+    """A request as limits see it; `own` is Litestar's `Request` or `WebSocket`, which functions of limits are passed.
 
-    Of a header that was sent several times, `request.headers.get` gives the first, and a handler's `headers` are the
-    last: as in a plain ASGI application, it is not known which is read.
+    Of a header that was sent several times, `request.headers.get` returns the first, and a handler's `headers` contain
+    the last: as in a plain ASGI application, it is not known which one a handler reads.
     """
 
     __slots__ = ("_own",)
@@ -31,7 +31,7 @@ class LitestarRequest(AsgiRequest):
 
     @property
     def own(self) -> Any:
-        """Of the class that the application says, if it says one."""
+        """Litestar's request or websocket, of the application's own class if it has one."""
         if self._own is None:
             app = self.scope["litestar_app"]
             kind = app.websocket_class if self.scope["type"] == "websocket" else app.request_class
@@ -39,18 +39,21 @@ class LitestarRequest(AsgiRequest):
         return self._own
 
     def other_paths(self) -> tuple[str, ...]:
-        """Of the path as it was sent: Litestar has replaced `path` by what it found a route by."""
+        """Return the other forms of the path as it was sent: Litestar replaces `path` by the one it routes by."""
         sent, root = self.scope.get("raw_path"), self.scope.get("root_path")
         path = unquote(sent.decode("latin-1")) if sent else self.scope["path"]
         return other_paths(path, root) if root else ()
 
     def cookie(self, name: str) -> str:
-        """As `request.cookies.get`, and as a handler's parameter."""
+        """The cookie as `request.cookies.get` returns it, and as a handler's parameter has it."""
         return sent_text(self.own.cookies.get(name, ""))
 
     def query(self, name: str) -> str:
-        """The one value of a parameter; of several, `request.query_params.get` is the first, a handler's the last."""
-        values = [value for own, value in self.own.query_params.multi_items() if own == name]
+        """The value of a parameter, unless it was sent with several.
+
+        Of several, `request.query_params.get` returns the first, and a handler gets the last.
+        """
+        values = [value for sent_name, value in self.own.query_params.multi_items() if sent_name == name]
         return one_of_values(values)
 
 
@@ -61,12 +64,12 @@ def _(connection: Any) -> LitestarRequest:
 
 
 def application_of(scope: Scope) -> Any:
-    """A part that the application alone has and never replaces: no weak reference to itself is possible."""
+    """Return an object that belongs to the application as long as it lives: it cannot be weakly referenced itself."""
     return scope["litestar_app"].registered_route_handler_ids
 
 
 def template_of(scope: Scope) -> str:
-    """`GET /api/items/{id}`: a route's whole path as it was written, a mount's own path for all that is in it."""
+    """Return `GET /api/items/{id}`: a route's whole path as it was written; for any path in a mount, the mount's."""
     handler = scope["route_handler"]
     if scope["type"] == "websocket":
         prefix = "WEBSOCKET "
@@ -79,7 +82,7 @@ def template_of(scope: Scope) -> str:
 
 
 def _mount_of(scope: Scope, handler: Any) -> str:
-    """The path of a mount, which Litestar's own template does not tell."""
+    """Return the path of a mount, which Litestar's own template does not contain."""
     sent = scope.get("raw_path") or b""
     path = unquote(sent.decode("latin-1")).removeprefix(scope.get("root_path", ""))
     routes = scope["litestar_app"].routes

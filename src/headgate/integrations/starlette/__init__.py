@@ -7,7 +7,7 @@
 
     Mount("/api", routes=[...], middleware=[Middleware(RouteLimit, limits="100/minute")])
 
-`RateLimitHeaders` as a middleware says what remains on every response, also on those to exceptions.
+`RateLimitHeaders` as a middleware adds the rate limit fields to every response, also to those to exceptions.
 This package is for asyncio: a store never blocks the event loop.
 """
 

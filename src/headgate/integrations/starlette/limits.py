@@ -48,8 +48,8 @@ from headgate.integrations.starlette.responses import (
     RefusalResponse,
     refuse_or_close,
     sends_its_fields,
-    telling,
-    telling_fields,
+    with_fields,
+    with_fields_of,
 )
 from headgate.integrations.starlette.routing import Found, application_of
 from headgate.integrations.starlette.websockets import connected
@@ -68,10 +68,10 @@ class RateLimits(AsyncRouteLimits):
     def __call__(
         self, limits: LimitsOfRoute = NONE_TOLD, *, fallback: Endpoint | None = None, **options: Unpack[RouteOptions]
     ) -> Callable[[Endpoint], Endpoint]:
-        """Limit an endpoint: a function of a request or a websocket, or a method of an HTTPEndpoint.
+        """Return a decorator of endpoints: of functions of a request or a websocket, or methods of an HTTPEndpoint.
 
-        The function may be a plain one, which then runs in a thread as Starlette has it. A refusal is
-        answered by `fallback`, another endpoint, if there is one.
+        A plain function runs in a thread, as it does in Starlette. `fallback` is another endpoint that answers a
+        refusal.
         """
         check_fallback(fallback)
         enforcers = self.routes.enforcers(limits, options)
@@ -88,8 +88,8 @@ class RateLimits(AsyncRouteLimits):
 class RouteLimit:
     """A limit of a route, a mount or an application: `middleware=[Middleware(RouteLimit, limits="10/second")]`.
 
-    Each route behind it counts by itself; requests without a route count together. `rate_limits` has the
-    defaults and the store. `fallback` is an application that answers refused requests.
+    Each route inside it counts by itself; requests without a route count together. `rate_limits` has the defaults and
+    the store. `fallback` is an application that answers refused requests.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class RouteLimit:
         if _is_left_out(found.endpoint, scope):
             await self.app(scope, receive, send)
             return
-        stands_before = _place(scope, found)
-        if stands_before == _ROUTE:
+        layer = _layer(scope, found)
+        if layer == _ROUTE:
             exchange = exchange_at(scope, found.endpoint, self)
-        elif (exchange := exchange_of(scope)).has_asked(self):  # the application asks itself
+        elif (exchange := exchange_of(scope)).has_asked(self):  # the application calls itself
             exchange = begun_anew(scope)
-        place = f"{stands_before}: {found.template}"
+        place = f"{layer}: {found.template}"
         enforcer = self._enforcers.of(application_of(scope))
         if enforcer.waits:
             receive = watching(scope, receive)
@@ -149,15 +149,15 @@ def _is_left_out(endpoint: Any, scope: Scope) -> bool:
     return is_exempt(getattr(endpoint, method, None))
 
 
-def _place(scope: Scope, found: Found) -> str:
-    """Before what a RouteLimit stands."""
+def _layer(scope: Scope, found: Found) -> str:
+    """Return what a RouteLimit is a middleware of: "application", "mount" or "route"."""
     if "router" not in scope:
         return "application"
     return "mount" if found.endpoint is None or found.endpoint is not scope.get("endpoint") else _ROUTE
 
 
 def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endpoint | None) -> Endpoint:
-    """An endpoint that is asked only when the limit lets a request pass."""
+    """Return an endpoint that calls the given one only when the limit lets the request pass."""
     if inspect.isclass(endpoint):
         raise ConfigError(
             f"{endpoint.__qualname__} is a class: limit its methods, "
@@ -173,38 +173,38 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             enforcers.of(application_of(scope)), found.template, limited, counted_as, endpoint=found.endpoint
         )
 
-    def tell_otherwise(passed: Any, response: Any, connection: HTTPConnection) -> Any:
+    def add_in_python(passed: Any, response: Any, connection: HTTPConnection) -> Any:
         if isinstance(connection, WebSocket):
             return response
         _check_response(endpoint, response)
-        if passed.exchange is not None:  # limits further in have continued it
-            return telling(response, passed.exchange)
-        return telling_fields(response, passed.fields)
+        if passed.exchange is not None:  # inner limits have continued it
+            return with_fields_of(response, passed.exchange)
+        return with_fields(response, passed.fields)
 
     of_routes = places(place, inside=True, by_method=True)
-    tell: Any = None if core.native is None else core.native.ResponseTeller(sends_its_fields, tell_otherwise).tell
+    add: Any = None if core.native is None else core.native.ResponseTeller(sends_its_fields, add_in_python).tell
 
     @wraps(endpoint)
     async def limited(*args: Any, **kwargs: Any) -> Any:
         connection = args[0] if args and type(args[0]) is Request else _connection(args, kwargs)
         scope = connection.scope
-        asked: Any
+        outcome: Any
         try:
-            asked = of_routes.ask(scope)
+            outcome = of_routes.ask(scope)
         except StoreError as error:
-            asked = error, None
-        if type(asked) is RoutePassed:
+            outcome = error, None
+        if type(outcome) is RoutePassed:
             try:
-                # No name is given to the response: what is referred to nowhere else need not be copied.
-                return tell(asked, await call(*args, **kwargs), connection)
+                # The response gets no name: one without another reference need not be copied.
+                return add(outcome, await call(*args, **kwargs), connection)
             except BaseException as raised:
-                if asked.exchange is not None:
-                    await _end_failed(asked.exchange, raised)
+                if outcome.exchange is not None:
+                    await _end_failed(outcome.exchange, raised)
                 raise
         at = of_routes.of(scope)
         exchange = exchange_at(scope, at.endpoint, limited)
         judged = exchange.judge_route(
-            at.enforcer, scope, StarletteRequest, at.template, limited, at.counted_as, connection, asked
+            at.enforcer, scope, StarletteRequest, at.template, limited, at.counted_as, connection, outcome
         )
         judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is not None:
@@ -220,7 +220,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
         except BaseException as raised:
             await _end_failed(exchange, raised)
             raise
-        return telling(response, exchange)
+        return with_fields_of(response, exchange)
 
     setattr(limited, DEPTH, depth + 1)
     return limited
@@ -233,33 +233,33 @@ async def _refuse(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """The response to a refused request; None where a websocket was closed."""
+    """Return the response to a refused request; None where a websocket was closed."""
     if isinstance(connection, WebSocket):
         await refuse_or_close(connection, refusal)
         return None
     if fallback is None:
         return RefusalResponse(refusal, head=connection.scope["method"] == "HEAD")
-    told = encode_fields(without_content(refusal))
+    fields = encode_fields(without_content(refusal))
     try:
         response = await _call(fallback, args, kwargs)
     except HTTPException as raised:
         raise telling_error(raised, refusal) from raised
     _check_response(fallback, response)
-    return FallbackResponse(response, lambda: told)
+    return FallbackResponse(response, lambda: fields)
 
 
 def _check_response(endpoint: Endpoint, response: object) -> None:
-    """Raise ConfigError for what is no response: FastAPI makes one of it, but outside of the limit."""
+    """Raise ConfigError for an object that is no response: FastAPI makes one of it, but outside of the limit."""
     if not callable(response):
-        named = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
+        name = getattr(endpoint, "__qualname__", type(endpoint).__qualname__)
         raise ConfigError(
-            f"{named} is limited, so it returns a response of Starlette, not {kind_of(response)}; in FastAPI "
+            f"{name} is limited, so it returns a response of Starlette, not {kind_of(response)}; in FastAPI "
             "limit it by dependencies=[Depends(rate_limit(...))], of headgate.integrations.fastapi"
         )
 
 
 async def _end_failed(exchange: ScopeExchange, raised: BaseException) -> None:
-    """The exchange ends here, where there is no response to end it."""
+    """End the exchange of an endpoint that failed: there is no response to end it."""
     status = raised.status_code if isinstance(raised, HTTPException) else 500
     await exchange.end_async(Response(status, {}, 0))
 
@@ -272,7 +272,7 @@ def _connection(args: tuple[Any, ...], kwargs: dict[str, Any]) -> HTTPConnection
 
 
 async def _call(endpoint: Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """As Starlette calls it: a plain function in a thread."""
+    """Call an endpoint as Starlette does: a plain function in a thread."""
     if is_coroutine_function(endpoint):
         return await endpoint(*args, **kwargs)
     return await run_in_threadpool(endpoint, *args, **kwargs)

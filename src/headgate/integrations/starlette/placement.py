@@ -1,4 +1,4 @@
-"""Looks whether limits of endpoints stand below their routes, as they must: above them they limit nothing."""
+"""Checks that limits of endpoints are written below their routes: above them they limit nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _placements = Placements((BaseRoute,), "endpoint")
 watch = _placements.watch
 
 
-def look(scope: Scope) -> None:
-    """Tell of limits that stand above routes of the application that is asked; once. Raises ConfigError."""
+def check_placement(scope: Scope) -> None:
+    """Report, once, limits that are above routes of the application in the scope. Raises ConfigError."""
     app = scope.get("app")
     routes = getattr(app, "routes", None)
     if routes is not None:

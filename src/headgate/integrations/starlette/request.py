@@ -17,7 +17,7 @@ from headgate.policy.sent_values import sent_text
 
 
 class StarletteRequest(AsgiRequest):
-    """A request as limits see it; its `own` is Starlette's `Request` or `WebSocket`, given to their functions."""
+    """A request as limits see it; `own` is Starlette's `Request` or `WebSocket`, which functions of limits get."""
 
     __slots__ = ("_own",)
 
@@ -29,7 +29,7 @@ class StarletteRequest(AsgiRequest):
 
     @property
     def own(self) -> HTTPConnection:
-        """The one that the endpoint gets, where it exists already."""
+        """Starlette's request or websocket: the endpoint's own object, where that exists already."""
         if self._own is None:
             is_websocket = self.scope["type"] == "websocket"
             self._own = WebSocket(self.scope, _no_receive, _no_send) if is_websocket else Request(self.scope)
@@ -37,7 +37,7 @@ class StarletteRequest(AsgiRequest):
 
     @property
     def departure(self) -> Any:
-        """What tells that its client is gone; where no middleware has looked for that, what the endpoint gets does."""
+        """Signals that the client is gone; where no middleware watches for that, the endpoint's own object does."""
         departure, own = self.scope.get(DEPARTURE), self._own
         if departure is None and isinstance(own, Request | WebSocket):
             departure = self.scope[DEPARTURE] = ClientWatch(own._receive, lets_go=True)
@@ -45,21 +45,21 @@ class StarletteRequest(AsgiRequest):
         return departure
 
     def header(self, name: str) -> str:
-        """As `request.headers.get`: the first, if a header was sent several times."""
-        wanted, alike = name.encode("latin-1", "replace"), ""
-        for own, value in self.scope["headers"]:
-            if own == wanted:
+        """The header as `request.headers.get` returns it: the first, if it was sent several times."""
+        wanted, similar = name.encode("latin-1", "replace"), ""
+        for sent_name, value in self.scope["headers"]:
+            if sent_name == wanted:
                 return sent_text(value.decode("latin-1"))
-            if not alike and len(own) == len(wanted) and own.replace(b"_", b"-") == wanted:
-                alike = sent_text(value.decode("latin-1"))
-        return alike
+            if not similar and len(sent_name) == len(wanted) and sent_name.replace(b"_", b"-") == wanted:
+                similar = sent_text(value.decode("latin-1"))
+        return similar
 
     def cookie(self, name: str) -> str:
-        """As `request.cookies.get`: the last, if a cookie was sent several times."""
+        """The cookie as `request.cookies.get` returns it: the last, if it was sent several times."""
         return sent_text(self.own.cookies.get(name, ""))
 
     def query(self, name: str) -> str:
-        """As `request.query_params.get`: the last, if a parameter was sent several times."""
+        """The parameter as `request.query_params.get` returns it: the last, if it was sent several times."""
         return self.own.query_params.get(name, "").strip()
 
 
@@ -81,6 +81,6 @@ def _(connection: HTTPConnection) -> StarletteRequest:
 
 
 class RateLimitMiddleware(asgi.RateLimitMiddleware):
-    """`headgate.http.asgi.RateLimitMiddleware` whose functions are given Starlette's request."""
+    """`headgate.http.asgi.RateLimitMiddleware` whose functions are passed Starlette's request."""
 
     request_kind = StarletteRequest

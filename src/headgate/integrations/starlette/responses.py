@@ -1,4 +1,4 @@
-"""Responses of Starlette that say what remains, or that a limit refused."""
+"""Starlette responses with the rate limit fields, and refusals as Starlette responses."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from headgate.http.server.options import Refusal
 from headgate.http.server.scope_exchange import ScopeExchange
 
 
-def telling(response: Any, exchange: ScopeExchange) -> Any:
-    """A response that says what remains, and ends the exchange.
+def with_fields_of(response: Any, exchange: ScopeExchange) -> Any:
+    """Return a response with the fields of an exchange, which ends with it.
 
-    The given one is unchanged, and may be returned again.
+    The passed response is unchanged, and an endpoint may return it again.
     """
     if exchange.settles or not sends_its_fields(type(response)):
         return Wrapped(response, exchange.encoded_fields, exchange)
     return _copied(response, exchange.encoded_fields())
 
 
-def telling_fields(response: Any, fields: Fields) -> Any:
-    """`telling` where these fields are known, and there is no exchange to end."""
+def with_fields(response: Any, fields: Fields) -> Any:
+    """Return a response with these fields, where there is no exchange to end."""
     return _copied(response, fields) if sends_its_fields(type(response)) else Wrapped(response, lambda: fields)
 
 
 def python_copied(response: Any, fields: Fields) -> Any:
-    """A response that is another one with more fields, but for those that it has itself."""
+    """Return a copy of a response with these fields, except those that the response has itself."""
     own: list[tuple[bytes, bytes]] = response.raw_headers
-    written = {name for name, _ in own}
-    state = {**response.__dict__, "raw_headers": [*own, *(field for field in fields if field[0] not in written)]}
-    state.pop("_headers", None)  # what Starlette keeps of them
+    own_names = {name for name, _ in own}
+    state = {**response.__dict__, "raw_headers": [*own, *(field for field in fields if field[0] not in own_names)]}
+    state.pop("_headers", None)  # Starlette's cached view of the headers
     copied = object.__new__(type(response))
     copied.__dict__ = state
     return copied
@@ -55,7 +55,7 @@ _copied: Callable[[Any, Fields], Any] = python_copied if core.native is None els
 
 
 def _check_sending(kind: Any) -> bool:
-    """Whether responses of a class send their `raw_headers`, and all that they are is in their `__dict__`."""
+    """Whether responses of a class send their `raw_headers`, and have their whole state in their `__dict__`."""
     return (
         kind.__call__ is StarletteResponse.__call__
         and kind.__new__ is object.__new__
@@ -70,9 +70,9 @@ sends_its_fields: Callable[[Any], bool] = lru_cache(1024)(_check_sending)
 
 
 class Wrapped(StarletteResponse):
-    """A response with more header fields, itself unchanged: an endpoint may return the same one again.
+    """Sends a response with more header fields; the response is unchanged: an endpoint may return it again.
 
-    It has the attributes of the response it stands for. The exchange that is given with it ends when it is sent.
+    It has the attributes of that response. The exchange that is passed with it ends when it is sent.
     """
 
     __slots__ = ("_exchange", "_fields", "_response")
@@ -83,7 +83,7 @@ class Wrapped(StarletteResponse):
         self._fields = fields
         self._exchange = exchange
 
-    # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
+    # Not a coroutine function: its result is awaited all the same, and one frame fewer is entered.
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
         exchange = self._exchange
         if exchange is not None and exchange.settles:
@@ -100,7 +100,7 @@ class Wrapped(StarletteResponse):
 
 
 class FallbackResponse(Wrapped):
-    """What a fallback answers, which no cache stores unless it says something itself."""
+    """The response of a fallback: no cache may store it, unless its headers say otherwise."""
 
     __slots__ = ()
 
@@ -109,19 +109,19 @@ class FallbackResponse(Wrapped):
 
 
 class RefusalResponse(StarletteResponse):
-    """A refusal as the middleware sends it, byte by byte."""
+    """A refusal, with the same bytes as the middleware sends."""
 
     def __init__(self, refusal: Refusal, *, head: bool) -> None:
         super().__init__(refusal.body, refusal.status)
         headers = encode_refusal(refusal)
-        named = {name for name, _ in headers}
-        self.raw_headers = [*headers, *[field for field in self.raw_headers if field[0] not in named]]
+        names = {name for name, _ in headers}
+        self.raw_headers = [*headers, *[field for field in self.raw_headers if field[0] not in names]]
         if head:
             self.body = b""
 
 
 async def refuse_or_close(websocket: WebSocket, refusal: Refusal) -> None:
-    """Refuse a handshake; where that was received before, or accepted, close the websocket, if it is still open."""
+    """Refuse a handshake; if it was already received or accepted, close the websocket, if that is still open."""
     client = websocket.client_state
     if client is WebSocketState.CONNECTING:
         await refuse_websocket(websocket.scope, websocket.receive, websocket.send, refusal)

@@ -1,10 +1,10 @@
-"""Which route a request found, where routing is Starlette's or FastAPI's: its template, whole.
+"""The route of a request, where routing is Starlette's or FastAPI's: its whole template.
 
-"GET /api/v1/items/{item_id}" has the prefixes of routers and mounts, and never what a client wrote into a path:
-each route is one limit, and two mounted applications with the same inner path are two. The path that a proxy
-took off (`root_path`) is no part of it.
+"GET /api/v1/items/{item_id}" contains the prefixes of routers and mounts, and no text that a client wrote into a path:
+each route is one limit, and two mounted applications with the same inner path are two. The prefix that a proxy
+removes (`root_path`) is no part of it.
 
-No framework is imported; routes are known by what they have. FastAPI 0.137 and later hide the routes of an
+No framework is imported; routes are recognized by their attributes. FastAPI 0.137 and later hide the routes of an
 included router behind an object that has `effective_route_contexts`, and leave its prefix out of the route's
 own path.
 """
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from headgate.http.server.asgi_messages import Scope
 
 _REST = "/{path:path}"
-"""Stands for whatever comes after a mount, where no route is found."""
+"""The end of a template for any path below a mount, where no route is found."""
 
 _DEEPEST = 32
 
@@ -31,20 +31,20 @@ class Found(NamedTuple):
     """None where no route was found."""
 
     route: Any
-    """What has the whole path, and in FastAPI the `dependant`; None where no route was found."""
+    """The object with the whole path, and in FastAPI the `dependant`; None where no route was found."""
 
 
 def find_route(scope: Scope, endpoint: Any, *, by_method: bool) -> tuple[Found, bool]:
-    """(the route of a request, or that which it will come to; whether all that come to it in the same way have it).
+    """Return (the route that a request has or will reach; whether all requests that reach it the same way have it).
 
-    A caller inside an endpoint gives it as `endpoint`, any other None: should no route be found, its name stands in
-    for the route. `by_method` tells methods apart where the route itself does not.
+    A caller inside an endpoint passes it as `endpoint`, any other passes None: where no route is found, the endpoint's
+    name replaces it. `by_method` distinguishes methods where the route itself does not.
     """
     route = _own_route(scope)
     if route is not None:
-        before = _plain_mounts(scope)
-        if before is not None:
-            template = f"{_methods(scope, route, by_method)}{before}{route.path}"
+        prefix = _plain_mounts(scope)
+        if prefix is not None:
+            template = f"{_methods(scope, route, by_method)}{prefix}{route.path}"
             return Found(template, route.endpoint, route), True
     frontend = _frontend(scope)
     if frontend is not None:
@@ -57,7 +57,7 @@ def find_route(scope: Scope, endpoint: Any, *, by_method: bool) -> tuple[Found, 
 
 
 def application_of(scope: Scope) -> Any:
-    """What lives as long as the outermost application: its router. None where that is not known."""
+    """Return an object that lives as long as the outermost application: its router. None where it is not known."""
     router = scope.get("router")
     if router is not None:
         return router
@@ -66,7 +66,7 @@ def application_of(scope: Scope) -> Any:
 
 
 def flat(routes: Iterable[Any]) -> Iterator[Any]:
-    """Routes with their whole paths, those of included routers among them."""
+    """Return routes with their whole paths, including those of included routers."""
     for route in routes:
         contexts = getattr(route, "effective_route_contexts", None)
         if contexts is None:
@@ -77,7 +77,7 @@ def flat(routes: Iterable[Any]) -> Iterator[Any]:
 
 
 def endpoints_of(routes: Iterable[Any], depth: int = 0) -> Iterator[Any]:
-    """The endpoints of routes, and of those behind mounts."""
+    """Return the endpoints of routes, and of those behind mounts."""
     for route in flat(routes):
         if hasattr(route, "endpoint"):
             yield route.endpoint
@@ -86,7 +86,7 @@ def endpoints_of(routes: Iterable[Any], depth: int = 0) -> Iterator[Any]:
 
 
 def _own_route(scope: Scope) -> Any:
-    """The route that called the endpoint, with its whole path inside its application; None where it is not told."""
+    """Return the route that called the endpoint, with its whole path in its application; None if it is not known."""
     endpoint = scope.get("endpoint")
     if endpoint is None:
         return None
@@ -96,20 +96,20 @@ def _own_route(scope: Scope) -> Any:
         if getattr(included, "endpoint", None) is endpoint:
             return included
     route: Any = scope.get("route")
-    if getattr(route, "endpoint", None) is not endpoint:  # that of an application around this one
+    if getattr(route, "endpoint", None) is not endpoint:  # the route of an application around this one
         return None
     # A path that lacks a prefix does not match the request.
     return route if route.path_regex.match(_path_of(scope)) else None
 
 
 def context_of(scope: Scope) -> Any:
-    """What FastAPI tells of a route that was included; None for any other."""
-    told = scope.get("fastapi")
-    return told.get("effective_route_context") if isinstance(told, dict) else None
+    """Return FastAPI's context of a route that was included; None for any other."""
+    entry = scope.get("fastapi")
+    return entry.get("effective_route_context") if isinstance(entry, dict) else None
 
 
 def _path_of(scope: Scope) -> str:
-    """The path inside the application that is asked, as Starlette has it."""
+    """Return the path inside the called application, as Starlette computes it."""
     path: str = scope["path"]
     root = scope.get("root_path", "")
     if not root or not path.startswith(root) or path[len(root) : len(root) + 1] not in ("", "/"):
@@ -121,26 +121,26 @@ def _methods(scope: Scope, route: Any, by_method: bool) -> str:
     if scope["type"] == "websocket":
         return "WEBSOCKET "
     methods = getattr(route, "methods", None)
-    if not methods:  # a class: anything that a client calls a method gets there
-        method = scope["method"].upper() if by_method else ""  # older Starlettes take it in any case
+    if not methods:  # a class: it is called for any method name that a client sends
+        method = scope["method"].upper() if by_method else ""  # older Starlettes accept any case
         return f"{'GET' if method == 'HEAD' else method} " if by_method else ""
     if len(methods) == 1:
         return f"{next(iter(methods))} "
-    told = sorted(method for method in methods if method != "HEAD" or "GET" not in methods)
-    return f"{','.join(told)} "
+    shown = sorted(method for method in methods if method != "HEAD" or "GET" not in methods)
+    return f"{','.join(shown)} "
 
 
 def _name(endpoint: Any) -> str:
     while isinstance(endpoint, partial):
         endpoint = endpoint.func
-    named = endpoint if hasattr(endpoint, "__qualname__") else type(endpoint)
-    return f"{named.__module__}.{named.__qualname__}"
+    owner = endpoint if hasattr(endpoint, "__qualname__") else type(endpoint)
+    return f"{owner.__module__}.{owner.__qualname__}"
 
 
 def _frontend(scope: Scope) -> str | None:
-    """The place of files that FastAPI serves for paths without a route (`app.frontend`)."""
-    told = scope.get("fastapi")
-    rest = told.get("frontend_path") if isinstance(told, dict) else None
+    """Return the template of files that FastAPI serves for paths without a route (`app.frontend`); None for others."""
+    entry = scope.get("fastapi")
+    rest = entry.get("frontend_path") if isinstance(entry, dict) else None
     if rest is None:
         return None
     path = _path_of(scope)
@@ -148,7 +148,7 @@ def _frontend(scope: Scope) -> str | None:
 
 
 class _Tree(NamedTuple):
-    """What stands before the routes of a whole application."""
+    """The mounts and hosts in front of the routes of a whole application."""
 
     routes: int
     hosts: bool
@@ -159,8 +159,8 @@ class _Tree(NamedTuple):
     """Mounts of applications whose routes are not known."""
 
 
-class _Kept:
-    """What is known of a router. It is kept on that itself, and ends with it: it refers to its routes."""
+class _Cache:
+    """The cached tree of a router. It is stored on the router itself, and ends with it: it refers to its routes."""
 
     __slots__ = ("tree",)
 
@@ -168,36 +168,36 @@ class _Kept:
         self.tree: _Tree | None = None
 
 
-_KEPT = "_headgate_kept"
+_CACHE = "_headgate_routes"
 
 
-def _kept_by(top: Any) -> _Kept:
-    """What is known of a router, or of an application; nothing where it cannot be kept there."""
-    known = getattr(top, "__dict__", None)
-    if known is None:
-        return _Kept()
-    kept: _Kept | None = known.get(_KEPT)
-    if kept is None:
-        kept = known[_KEPT] = _Kept()
-    return kept
+def _cache_of(top: Any) -> _Cache:
+    """Return the cache of a router or an application; an empty one where it cannot be stored there."""
+    attributes = getattr(top, "__dict__", None)
+    if attributes is None:
+        return _Cache()
+    cache: _Cache | None = attributes.get(_CACHE)
+    if cache is None:
+        cache = attributes[_CACHE] = _Cache()
+    return cache
 
 
 def _plain_mounts(scope: Scope) -> str | None:
-    """What mounts took off a path, where that is the same for every client; None where it has to be traced."""
+    """Return the prefix that mounts removed from a path, if every client has the same; None where to trace it."""
     tree = _tree(scope)
     if tree is None or tree.hosts:
         return None
-    before, root = scope.get("app_root_path"), scope.get("root_path", "")
-    if before is None or root == before:
+    outer, root = scope.get("app_root_path"), scope.get("root_path", "")
+    if outer is None or root == outer:
         return ""
-    if tree.templated or not root.startswith(before):
+    if tree.templated or not root.startswith(outer):
         return None
-    mounted: str = root[len(before) :]
+    mounted: str = root[len(outer) :]
     return None if any(mounted.startswith(f"{path}/") for path in tree.opaque) else mounted
 
 
 def _top(scope: Scope) -> Any:
-    """The outermost router; before it is entered, the application."""
+    """Return the outermost router; before that is called, the application."""
     return scope.get("router") or scope.get("app")
 
 
@@ -206,11 +206,11 @@ def _tree(scope: Scope) -> _Tree | None:
     routes = getattr(top, "routes", None)
     if routes is None:
         return None
-    kept = _kept_by(top)
-    tree = kept.tree
+    cache = _cache_of(top)
+    tree = cache.tree
     if tree is None or tree.routes != len(routes):
         mounts: list[tuple[str, bool, bool, bool]] = list(_mounts(routes, "", 0))
-        tree = kept.tree = _Tree(
+        tree = cache.tree = _Tree(
             len(routes),
             hosts=any(host for _, host, _, _ in mounts),
             templated=any(templated for _, _, templated, _ in mounts),
@@ -219,13 +219,13 @@ def _tree(scope: Scope) -> _Tree | None:
     return tree
 
 
-def _mounts(routes: Iterable[Any], before: str, depth: int) -> Iterator[tuple[str, bool, bool, bool]]:
-    """(path, whether it is a host, has parameters, does not tell its routes) of each mount."""
+def _mounts(routes: Iterable[Any], prefix: str, depth: int) -> Iterator[tuple[str, bool, bool, bool]]:
+    """Return (path, whether it is a host, has parameters, hides its routes) of each mount."""
     for route in flat(routes):
         if not _is_mount(route):
             continue
         host = hasattr(route, "host")
-        path = before if host else before + route.path
+        path = prefix if host else prefix + route.path
         inner = _inner_routes(route)
         yield path, host, bool(set(route.param_convertors) - {"path"}), inner is None
         if inner is not None and depth < _DEEPEST:
@@ -233,12 +233,12 @@ def _mounts(routes: Iterable[Any], before: str, depth: int) -> Iterator[tuple[st
 
 
 def _is_mount(route: Any) -> bool:
-    """Whether other routes are behind it: a Mount or a Host."""
+    """Whether a route is a Mount or a Host, with other routes behind it."""
     return hasattr(route, "app") and not hasattr(route, "endpoint")
 
 
 def _inner_routes(mount: Any) -> Sequence[Any] | None:
-    """The routes behind a mount, through middlewares that keep what they stand before as `app`; None: not told."""
+    """Return the routes behind a mount, through middlewares that have an `app`; None where they are not known."""
     if mount.routes:
         routes: Sequence[Any] = mount.routes
         return routes
@@ -252,7 +252,7 @@ def _inner_routes(mount: Any) -> Sequence[Any] | None:
 
 
 def _trace(scope: Scope) -> tuple[str, Any]:
-    """Go the way of a request once more: its whole template, and the route at its end."""
+    """Follow the routing of a request once more; return its whole template, and the route at the end."""
     level = dict(scope)
     level.pop("fastapi", None)
     level["root_path"] = level.pop("app_root_path", scope.get("root_path", ""))
@@ -275,7 +275,7 @@ def _trace(scope: Scope) -> tuple[str, Any]:
 
 
 def _first_match(routes: Sequence[Any], level: Scope) -> tuple[Any, Scope]:
-    """The route that a router chooses: the first that matches, else the first that does but for the method."""
+    """Return the route that a router selects: the first that matches, else the first with another method."""
     partly: tuple[Any, Scope] = (None, {})
     for route in flat(routes):
         match, child = route.matches(level)

@@ -1,4 +1,4 @@
-"""Websockets whose endpoint is limited, where no middleware sees what they send."""
+"""Websockets whose endpoint is limited, where no middleware sees their messages."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ async def connected(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """Call the endpoint of a websocket that passed; the exchange ends with it, however it ends.
+    """Call the endpoint of a websocket that passed; the exchange ends with the websocket, however that ends.
 
-    `on_connect` of a WebSocketEndpoint is over before the websocket is: then the exchange ends when the endpoint
-    closes that, or with the task in which the server runs the application.
+    `on_connect` of a WebSocketEndpoint returns before the websocket ends: then the exchange ends when the endpoint
+    closes the websocket, or with the task in which the server runs the application.
     """
     if not exchange.settles:
         return await call(*args, **kwargs)
@@ -42,6 +42,6 @@ async def connected(
 
 
 def _is_connecting(websocket: WebSocket, args: Sequence[Any]) -> bool:
-    """Whether it is the `on_connect` of a WebSocketEndpoint that is called."""
-    called_on = args[0] if args else None
-    return isinstance(called_on, WebSocketEndpoint) and websocket.client_state is WebSocketState.CONNECTING
+    """Whether the called method is `on_connect` of a WebSocketEndpoint."""
+    owner = args[0] if args else None
+    return isinstance(owner, WebSocketEndpoint) and websocket.client_state is WebSocketState.CONNECTING
