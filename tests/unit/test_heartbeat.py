@@ -128,7 +128,7 @@ def test_what_a_lease_came_to_decides_when_it_is_due_again() -> None:
         beats.add(lease)
         beats.wait_s()
         beats.pop()
-        beats.extended(lease, outcome)
+        beats.note_outcome(lease, outcome)
         wait_s = beats.wait_s()
         assert wait_s is not None
         assert soonest_s < wait_s <= latest_s
@@ -136,12 +136,12 @@ def test_what_a_lease_came_to_decides_when_it_is_due_again() -> None:
     for outcome in ("lapsed", "already settled", "unknown"):
         beats.add(lease)
         beats.pop()
-        beats.extended(lease, outcome)
+        beats.note_outcome(lease, outcome)
         assert beats.wait_s() is None
     lease.settled = True
     beats.add(lease)
     beats.pop()
-    beats.extended(lease, "extended")
+    beats.note_outcome(lease, "extended")
     assert beats.wait_s() is None
 
 
