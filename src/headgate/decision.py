@@ -144,9 +144,9 @@ class LimitReading:
 class Decision:
     """The answer for one request: yes, not until then, or never. `bool(decision)` is `allowed`.
 
-    `limit`, `remaining` and `reset_after` are those of `binding`, the binding limit: of the limits that refuse, the one
-    with the longest wait, else the one nearest to refusing. They are None where no limit applied. `retry_after` is 0.0
-    when allowed, None when waiting cannot help. `degraded` is what decided in place of the store, see `OnStoreError`.
+    `limit`, `remaining` and `reset_after` are those of `binding`, the binding limit: of those that refuse the one with
+    the longest wait, else the one nearest to refusing. They are None where no limit applied. `retry_after` is 0.0 when
+    allowed and None when waiting cannot help. `degraded` says what decided where the store did not, see `OnStoreError`.
     """
 
     __slots__ = ("_binding", "_definitions", "_readings", "allowed", "degraded")
@@ -174,7 +174,7 @@ class Decision:
 
     @property
     def definitions(self) -> tuple[NamedLimit, ...]:
-        """The limits that were checked, in their order."""
+        """The limits that were asked, in their order."""
         return self._definitions
 
     @property
@@ -184,13 +184,13 @@ class Decision:
 
     @property
     def limits(self) -> tuple[LimitReading, ...]:
-        """The numbers of every limit, in the order of the limits."""
+        """Every limit's own numbers, in the order of the limits."""
         pairs = zip(self._definitions, self._readings, strict=True)
         return tuple(LimitReading(definition, *numbers) for definition, numbers in pairs)
 
     @property
     def refusals(self) -> tuple[LimitReading, ...]:
-        """The limits that would refuse on their own, shadow limits included; usually none."""
+        """The limits that refuse by themselves, including shadow limits; usually none."""
         return tuple(reading for reading in self.limits if not reading.allowed)
 
     @property

@@ -94,15 +94,15 @@ class Standing(NamedTuple):
 class Settlement:
     """The answer to `commit`.
 
-    `outcome` is "settled", "already settled" or "unknown". `actuals` has for each group the units that count: those of
-    the first settlement, whatever a later one states; None for "unknown". A limiter returns them in the order in which
-    its limits write their units. `after` has the numbers of each limit at this moment, in the order of the limits; it
-    is empty for "unknown".
+    `outcome` is "settled", "already settled" or "unknown". `actuals` has for each group the units that count: those
+    of the first settling, whatever a later one says; None for "unknown". A limiter tells them in the order in which its
+    limits write their units. `after` has the numbers of each limit at this moment, in the order of the limits; none for
+    "unknown".
 
     `degraded` is "" where the store settled it. "local": the hold was made in this process in place of the store, and
-    was settled there. "later": the store does not answer; the settlement is stored and sent once it does; `after`
-    is empty, and `actuals` None if it was to be settled as held. "lost": the store does not answer and too many
-    settlements are stored already; the outcome is "unknown".
+    was settled there. "later": the store does not answer; the settlement is kept and sent to it as soon as it does, and
+    `after` is empty, `actuals` None if it was to be settled as held. "lost": the store does not answer and too many
+    settlements are kept already; the outcome is "unknown".
     """
 
     __slots__ = ("actuals", "after", "degraded", "outcome")

@@ -100,31 +100,29 @@ class _Held:
 
 
 class Reservation(_Held):
-    """Units that are held until they are settled; `bool(reservation)` is whether they are held.
+    """Units that are held until they are settled; `bool(reservation)` is whether they are.
 
-    By its `id` a reservation can be settled anywhere, in another process too. `repeated` is whether this id was held
-    before: then nothing was charged now, and `decision` is the first one. `settled` is whether it was settled through
-    this very object.
+    `id` settles it anywhere, in another process too. `repeated` tells that this id was held before: nothing was
+    charged now, and `decision` is the first one. `settled` is whether it was settled through this very object.
 
-    As a context manager it raises RateLimited where it was refused, and extends its lease automatically, whenever a
-    third of it is over, while the block runs. At the end of a block that did not settle it, it is settled as held; if
-    the block raises, it is cancelled.
+    As a context manager it raises RateLimited where it was refused, and extends its lease by itself, at a third of it,
+    while the block runs. A block that ends without settling it settles it as held; one that raises cancels it.
     """
 
     __slots__ = ()
 
     def commit(self, actual: Cost | None = None) -> Settlement:
-        """Settle it with its real cost; None is as much as is held. See `Limiter.commit`."""
+        """Settle it with what it really cost; None is as much as is held. See `Limiter.commit`."""
         settlement: Settlement = self._bound.commit(self.id, actual)
         self.settled = True
         return settlement
 
     def cancel(self) -> Settlement:
-        """Settle it as if it had never been made."""
+        """Settle it as if it had never been."""
         return self.commit(0)
 
     def extend(self, lease: float | None = None, more: Cost = 0, *, lease_us: int | None = None) -> Extension:
-        """Let its lease end `lease` seconds from now (None: its first length); hold `more`. See `Limiter.extend`."""
+        """Let its lease end `lease` seconds from now (as long as at first), and hold `more`. See `Limiter.extend`."""
         extension: Extension = self._bound.extend(self.id, self._lease_us(lease, lease_us), (more,))
         return extension
 

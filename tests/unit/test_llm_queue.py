@@ -354,7 +354,7 @@ def test_a_setting_that_cannot_be_is_refused_in_words() -> None:
         (lambda: Bounds(jobs=0), "bounds.jobs is a number above 0"),
         (lambda: Fairness(ageing_tokens=0), "ageing_tokens is a whole number from 1"),
         (lambda: Pace(0), "start is a whole number of jobs"),
-        (lambda: Pace(5, 4), "start is at most as many jobs"),
+        (lambda: Pace(5, 4), "start is at most as large as most"),
         (lambda: of()[0].worker(Provider(), when_lost="never"), "when_lost is one of again, fail"),
         (lambda: of()[0].worker(Provider(), retries=-1), "retries is a whole number"),
     ):

@@ -59,7 +59,7 @@ def test_rules_are_compared_with_queues_alone(monkeypatch: pytest.MonkeyPatch) -
         compared.append(queue.name)
         return False
 
-    monkeypatch.setattr(store_fit, "_may_meet", may_meet)
+    monkeypatch.setattr(store_fit, "_may_apply_together", may_meet)
     rules = [rule(name=f"r{number}", by=["user"] if number % 2 else ["ip"]) for number in range(100)]
     Gate(policy(*rules), store=CLUSTER)
     assert compared == []

@@ -115,15 +115,7 @@ class MemoryBacklog:
         )  # fmt: skip
 
     async def park(
-        self,
-        worker: str,
-        taken: Taken,
-        after_us: int,
-        scope: str = "",
-        *,
-        refused: bool,
-        settled: bool,
-        failed: bool,
+        self, worker: str, taken: Taken, after_us: int, scope: str = "", *, refused: bool, settled: bool, failed: bool
     ) -> bool:
         entry, now_us = self._jobs.get(taken.id), self._now()
         if entry is None or entry.state != "running" or entry.worker != worker:
