@@ -174,7 +174,7 @@ class _Limit:
             request_tearing_down.connect(end_failed)
 
     def check(self, by: object, endpoint: str, counted_as: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return None where this thread's request may pass, else the fallback's answer; else raise the refusal."""
+        """Return None where this request may pass, else the answer of the fallback; without one, raise the refusal."""
         environ = flask.request.environ
         exchange = current_exchange()
         enforcer = self.enforcers.of(current_app._get_current_object())  # type: ignore[attr-defined]

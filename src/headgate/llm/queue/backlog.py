@@ -137,15 +137,7 @@ class Backlog(Protocol):
         ...
 
     async def park(
-        self,
-        worker: str,
-        taken: Taken,
-        after_us: int,
-        scope: str = "",
-        *,
-        refused: bool,
-        settled: bool,
-        failed: bool,
+        self, worker: str, taken: Taken, after_us: int, scope: str = "", *, refused: bool, settled: bool, failed: bool
     ) -> bool:
         """Put a job back where it was, and park its lane for `after_us`. Return False where another worker has the job.
 

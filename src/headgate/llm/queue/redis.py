@@ -88,15 +88,7 @@ class RedisBacklog:
         )  # fmt: skip
 
     async def park(
-        self,
-        worker: str,
-        taken: Taken,
-        after_us: int,
-        scope: str = "",
-        *,
-        refused: bool,
-        settled: bool,
-        failed: bool,
+        self, worker: str, taken: Taken, after_us: int, scope: str = "", *, refused: bool, settled: bool, failed: bool
     ) -> bool:
         reply = await self._run("park", worker, taken.id, after_us, scope, int(refused), int(settled), int(failed))
         return bool(reply[0] == b"parked")

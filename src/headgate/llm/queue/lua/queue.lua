@@ -5,8 +5,9 @@
 --          milliseconds that a result is stored; the milliseconds after which a silent worker is dead; then the
 --          arguments of the operation, listed above each
 --
--- A job is an entry of the stream, with its body, from `submit` until it has ended. While a worker has it, it is pending
--- for that consumer of the group "workers", and XAUTOCLAIM finds the jobs of dead workers. The state of a job is a hash.
+-- A job is an entry of the stream, with its body, from `submit` until it has ended. While a worker has it, it is
+-- pending for that consumer of the group "workers", and XAUTOCLAIM finds the jobs of dead workers. The state of a job
+-- is a hash.
 -- Numbers are whole and below 2^53; Redis writes them with 17 digits.
 local call, format = redis.call, string.format
 local base = string.sub(KEYS[1], 1, -5)

@@ -1,4 +1,4 @@
-"""A webhook of soft limits behind several gates on one store: all tell it once, and each where there is no store."""
+"""A webhook of soft limits behind several gates: on one store they notify it once, without a store each does."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ pytestmark = pytest.mark.integration
 
 DAY_US = 86_400_000_000
 ENOUGH_S = 1.0
-"""Longer than a webhook that is told at once takes to arrive."""
+"""Longer than a notification that is sent at once takes to arrive."""
 
 
-class Told:
-    """A server that notes what it is told."""
+class Receiver:
+    """A server that records the notifications that it receives."""
 
     def __init__(self) -> None:
-        told: Queue[dict[str, Any]] = Queue()
+        received: Queue[dict[str, Any]] = Queue()
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                told.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 self.send_response(204)
                 self.end_headers()
 
@@ -43,20 +43,20 @@ class Told:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/budgets"
-        self._told = told
+        self._received = received
         Thread(target=self.server.serve_forever, daemon=True).start()
 
     def teams(self, number: int) -> list[str]:
-        """Of which teams the next ones tell; so many arrive, and no more."""
-        came = [self._told.get(timeout=30)["team"] for _ in range(number)]
+        """The teams of the next `number` notifications, of which no more arrive."""
+        teams = [self._received.get(timeout=30)["team"] for _ in range(number)]
         with pytest.raises(Empty):
-            self._told.get(timeout=ENOUGH_S)
-        return sorted(came)
+            self._received.get(timeout=ENOUGH_S)
+        return sorted(teams)
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
-    server = Told()
+def receiver() -> Iterator[Receiver]:
+    server = Receiver()
     yield server
     server.server.shutdown()
     server.server.server_close()
@@ -78,42 +78,44 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"shared://{tmp_path}/zone?size=4MiB"
 
 
-def policy(told: Told, namespace: str = "llm") -> dict[str, Any]:
+def policy(receiver: Receiver, namespace: str = "llm") -> dict[str, Any]:
     return {
         "version": 1,
         "namespace": namespace,
-        "llm": {"prices": {"m": {"input": "1", "output": "10"}}, "hold": "max", "webhook": told.url},
+        "llm": {"prices": {"m": {"input": "1", "output": "10"}}, "hold": "max", "webhook": receiver.url},
         "rules": [{"name": "team", "by": ["team"], "limits": "10 usd/day in UTC", "warn": "50%"}],
     }
 
 
-def test_gates_that_share_a_store_tell_a_webhook_once_until_the_limit_is_as_new(store: str, told: Told) -> None:
+def test_gates_that_share_a_store_notify_a_webhook_once_until_the_limit_is_as_new(
+    store: str, receiver: Receiver
+) -> None:
     clock = ManualClock(20_000 * DAY_US)
     with ExitStack() as stack:
-        gates = [stack.enter_context(LlmGate(policy(told), store=store, clock=clock)) for _ in range(3)]
+        gates = [stack.enter_context(LlmGate(policy(receiver), store=store, clock=clock)) for _ in range(3)]
         for gate in gates:
             assert gate.reserve("m", team="red", input_tokens=0, max_tokens=250_000)
             assert gate.reserve("m", team="blue", input_tokens=0, max_tokens=250_000)
-        assert told.teams(2) == ["blue", "red"]
+        assert receiver.teams(2) == ["blue", "red"]
         clock.advance(DAY_US)
         for gate in gates:
             assert gate.reserve("m", team="red", input_tokens=0, max_tokens=300_000)
-        assert told.teams(1) == ["red"]
+        assert receiver.teams(1) == ["red"]
 
 
-def test_policies_of_two_namespaces_tell_each_of_its_own_limits(store: str, told: Told) -> None:
+def test_policies_of_two_namespaces_notify_of_their_own_limits_each(store: str, receiver: Receiver) -> None:
     with ExitStack() as stack:
         for namespace in ("one", "two"):
-            gate = stack.enter_context(LlmGate(policy(told, namespace), store=store))
+            gate = stack.enter_context(LlmGate(policy(receiver, namespace), store=store))
             assert gate.reserve("m", team="red", input_tokens=0, max_tokens=600_000)
-        assert told.teams(2) == ["red", "red"]
+        assert receiver.teams(2) == ["red", "red"]
 
 
 def test_without_its_store_each_process_tells(caplog: pytest.LogCaptureFixture) -> None:
     with single() as own:
         store = open_store(f"redis://127.0.0.1:{own.port}/0?timeout=500ms")
-        told = NotificationClaims(store)
-        assert told.claim(("day", "red"), DAY_US) and not told.claim(("day", "red"), DAY_US)
-    assert told.claim(("day", "red"), DAY_US) and told.claim(("day", "red"), DAY_US)
+        claims = NotificationClaims(store)
+        assert claims.claim(("day", "red"), DAY_US) and not claims.claim(("day", "red"), DAY_US)
+    assert claims.claim(("day", "red"), DAY_US) and claims.claim(("day", "red"), DAY_US)
     assert caplog.text.count("each process reports soft limits by itself") == 1
     store.close()
