@@ -26,7 +26,7 @@ def in_child(begin_anew: Callable[[], object]) -> None:
 _forked: WeakSet[Forked] = WeakSet()
 
 
-def told_of_forks(forked: Forked) -> None:
+def register_for_forks(forked: Forked) -> None:
     """Have the object's `after_fork` called in each child process from now on."""
     _forked.add(forked)
 
@@ -47,10 +47,10 @@ class ProcessLock:
 
     def __init__(self, kind: Callable[[], Any] = Lock) -> None:
         self._kind, self.current = kind, kind()
-        told_of_forks(self)
+        register_for_forks(self)
 
     def after_fork(self) -> None:
-        """See `told_of_forks`."""
+        """See `register_for_forks`."""
         self.current = self._kind()
 
 

@@ -69,7 +69,7 @@ class Listed:
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = records
 
-    def records(self, unreadable: Unreadable, *, by_hand: bool = False) -> Iterator[Record]:
+    def records(self, unreadable: Unreadable, *, manual_only: bool = False) -> Iterator[Record]:
         yield from self._records
 
     def ids(self) -> Iterator[tuple[bool, str]]:

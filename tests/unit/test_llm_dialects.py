@@ -337,7 +337,7 @@ def test_a_chat_ends_for_its_length_in_each_choice_that_is_open() -> None:
     choice = {"index": 1, "delta": {}, "logprobs": None, "finish_reason": "length"}
     assert events[0] == {**CHUNK, "choices": [choice]}
     assert usage.usage == Usage(10, 4, reasoning=1) and usage.is_final and usage.has_ended
-    silent, usage = read(cut_events("chat", told, Usage(10, 4), tells_usage=False))
+    silent, usage = read(cut_events("chat", told, Usage(10, 4), reports_usage=False))
     assert len(silent) == 1 and usage.usage is None and usage.has_ended
 
 

@@ -13,8 +13,8 @@ from headgate.clock import SYSTEM_CLOCK
 from headgate.llm import AsyncLlmGate
 from headgate.llm.entry import Caller
 from headgate.llm.queue import AsyncLlmQueue, Fairness, Pace, ProviderError, QueuedCall, UnknownJob
-from headgate.llm.queue.asking import scopes_by_rules
 from headgate.llm.queue.backlog import Claim, Finished, Nothing, Taken
+from headgate.llm.queue.gate_access import scopes_by_rules
 from headgate.llm.queue.memory import MemoryBacklog
 from headgate.llm.queue.worker import INLINE_BYTES
 from headgate.testing import ManualClock

@@ -112,9 +112,9 @@ async def _work(policy: Path, how: dict[str, Any]) -> None:
 @contextlib.asynccontextmanager
 async def _handler(how: dict[str, Any]) -> AsyncIterator[Any]:
     if how["provider"] is None:
-        from headgate.llm.queue.handlers import not_exiting
+        from headgate.llm.queue.handlers import without_exit
 
-        yield not_exiting(_function(how["handler"]))
+        yield without_exit(_function(how["handler"]))
         return
     from headgate.llm.key_variables import may_be_shown
     from headgate.llm.queue.provider import HttpProvider

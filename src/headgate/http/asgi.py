@@ -83,7 +83,7 @@ class RateLimitMiddleware(AsgiCallable):
             keeps_charges=self._is_outer,
             kind=self.request_kind,
             websockets=websockets,
-            asked_by=type(self).__name__,
+            owner_name=type(self).__name__,
         )
         self._nested = nested(self._enforcer, options, asynchronous=True)
         self._root_path = "" if policy is None else root_path_of(app)

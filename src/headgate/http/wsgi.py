@@ -68,7 +68,7 @@ class RateLimitMiddleware(WsgiCallable):
             asynchronous=False,
             keeps_charges=self._is_outer,
             kind=self.request_kind,
-            asked_by=type(self).__name__,
+            owner_name=type(self).__name__,
         )
         self._nested = nested(self._enforcer, options, asynchronous=False)
         self._direct = self._enforcer if self._nested is None and not self._is_outer else None

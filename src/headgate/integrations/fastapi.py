@@ -24,7 +24,7 @@ from headgate.http.server.asgi_messages import Fields
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Refusal, RouteOptions, without_content
 from headgate.http.server.routes import (
-    NONE_TOLD,
+    NO_LIMITS,
     ApplicationEnforcers,
     AsyncRouteLimits,
     LimitsOfRoute,
@@ -132,7 +132,7 @@ class RateLimit:
             return None
         exchange = exchange_at(scope, place.endpoint)
         if (before := exchange.passed(self)) is not None:
-            if exchange.watched or exchange.is_told(response.raw_headers):  # FastAPI calls again: use_cache=False
+            if exchange.watched or exchange.has_fields(response.raw_headers):  # FastAPI calls again: use_cache=False
                 return before.decision
             exchange = exchange_at(scope, place.endpoint, self)  # the application calls itself
         if place.enforcer.settles and not exchange.watched:
@@ -185,7 +185,7 @@ class RateLimits(AsyncRouteLimits):
         self._headers = defaults.get("headers", "draft-11")
 
     def __call__(
-        self, limits: LimitsOfRoute = NONE_TOLD, *, override: bool = False, **options: Unpack[RouteOptions]
+        self, limits: LimitsOfRoute = NO_LIMITS, *, override: bool = False, **options: Unpack[RouteOptions]
     ) -> RateLimit:
         """Return the argument of `Depends`; the dependency's value is the Decision.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headgate.http.server.caching import NO_STORE, says_nothing
+from headgate.http.server.caching import NO_STORE, has_no_cache_field
 from headgate.http.server.exchange import Exchange
 
 _ADDED = "_headgate_added"
@@ -30,7 +30,7 @@ class ResponseExchange(Exchange):
         _remove(headers, added)
         added.clear()
         fields = self.fields()
-        if self.by_fallback and says_nothing([*headers.keys(), *(name for name, _ in fields)]):
+        if self.by_fallback and has_no_cache_field([*headers.keys(), *(name for name, _ in fields)]):
             fields = [*fields, self.no_store]
         for name, value in fields:
             if name not in headers:

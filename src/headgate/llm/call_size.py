@@ -168,7 +168,7 @@ def most_output(body: Mapping[str, Any], of_model: int | None, settings: LlmSett
     return min(most * times * _prompts(body.get(_PROMPTS)), MOST_TOKENS)
 
 
-def output_told(body: Mapping[str, Any]) -> int:
+def stated_max_output(body: Mapping[str, Any]) -> int:
     """The most output that the body of a call states itself; 0 if it states none."""
     stated = (whole_number(body.get(name)) for name in _MAX_FIELDS)
     return max((most for most in stated if most is not None), default=0)

@@ -14,7 +14,7 @@ _DECIDING = frozenset((
 ))  # fmt: skip
 
 
-def check_letters(fields: Iterable[str]) -> None:
+def check_field_case(fields: Iterable[str]) -> None:
     """Raise ArgumentError for the name of such a field in other letters, which a provider may read beside it."""
     for name in fields:
         if name not in _DECIDING and name.lower() in _DECIDING:

@@ -36,13 +36,13 @@ class HeldRequest(NamedTuple):
 
     dialect: Dialect
     body: dict[str, Any]
-    asks_usage: bool
+    requests_usage: bool
     """Whether the client asked for the usage of a stream, and expects the event that tells it."""
 
     @property
     def content(self) -> bytes | None:
         """What is sent in place of the body, so that a stream tells its usage; None where that needs nothing."""
-        if self.asks_usage or not self.body.get("stream") or not self.dialect.tells_usage_if_asked:
+        if self.requests_usage or not self.body.get("stream") or not self.dialect.reports_usage_on_request:
             return None
         options = self.body.get("stream_options")
         asking = {**(options if isinstance(options, dict) else {}), "include_usage": True}
@@ -109,7 +109,7 @@ class AnswerReading:
         """Whether the answer has not begun that may be a stream, though its head does not say so."""
 
         self.stream = call.reading()
-        self._strips = not request.asks_usage and request.dialect.tells_usage_if_asked
+        self._strips = not request.requests_usage and request.dialect.reports_usage_on_request
         self._end = StreamEnd(request.dialect.name) if self.stream.is_counted else None
         self._passed = EventReader()
         self._whole = bytearray()
@@ -148,7 +148,7 @@ class AnswerReading:
         """The events that end the stream now, of whose text so many tokens were made."""
         assert self._end is not None
         usage = self.stream.usage.usage or Usage(self._call.held.input, 0)
-        return self._end.cut(usage._replace(output=max(usage.output, made)), tells_usage=not self._strips)
+        return self._end.cut(usage._replace(output=max(usage.output, made)), reports_usage=not self._strips)
 
     @property
     def answer(self) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from headgate.errors import ArgumentError
 from headgate.llm.call_subject import check_model
-from headgate.llm.deciding_fields import check_letters
+from headgate.llm.deciding_fields import check_field_case
 from headgate.llm.dialects.paths import Dialect
 
 _STREAMED = ("chat", "completions", "responses", "messages")
@@ -28,12 +28,12 @@ class CallBody(NamedTuple):
     fields: dict[str, Any]
     model: str
     is_stream: bool
-    asks_usage: bool
+    requests_usage: bool
     """Whether the client itself asked for usage, and so expects an event that contains it."""
 
     def to_send(self, dialect: Dialect, *, ask: bool) -> bytes:
         """The bytes for the provider; with `ask` they request the usage of a stream of (chat) completions."""
-        if not ask or not self.is_stream or self.asks_usage or not dialect.tells_usage_if_asked:
+        if not ask or not self.is_stream or self.requests_usage or not dialect.reports_usage_on_request:
             return self.raw
         options = self.fields.get("stream_options")
         if "stream_options" not in self.fields:
@@ -46,7 +46,7 @@ class CallBody(NamedTuple):
 
     def dropped(self) -> CallBody:
         """The same without its bytes and fields."""
-        return CallBody(b"", {}, self.model, self.is_stream, self.asks_usage)
+        return CallBody(b"", {}, self.model, self.is_stream, self.requests_usage)
 
 
 def read_body(raw: bytes, dialect: Dialect) -> CallBody:
@@ -65,7 +65,7 @@ def read_body(raw: bytes, dialect: Dialect) -> CallBody:
         raise ArgumentError("the body is nested too deeply")
     if not isinstance(fields, dict):
         raise ArgumentError(f'the body is an object such as {{"model": ...}}, not {_kind(fields)}')
-    check_letters(fields)
+    check_field_case(fields)
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise ArgumentError(f"model is the name of a model, not {_kind(model)}")

@@ -10,7 +10,7 @@ from typing import Any
 from headgate.errors import ArgumentError, StoreError
 from headgate.llm.call import AsyncCall
 from headgate.llm.call_costs import UnknownPriceError
-from headgate.llm.call_size import output_told
+from headgate.llm.call_size import stated_max_output
 from headgate.llm.dialects import (
     Answer,
     Dialect,
@@ -172,7 +172,7 @@ class Exchange:
 
     async def _send(self, state: ProviderState, call: AsyncCall) -> ProviderAnswer:
         settings, upstream = state.settings, self._parts.upstream
-        body = self._body.to_send(self._dialect, ask=settings.asks_usage)
+        body = self._body.to_send(self._dialect, ask=settings.requests_usage)
         response = await upstream.begin(settings, self._dialect, self._query, self._headers, body)
         self._was_sent = True  # and not before: a call that is given up while its connection is made costs nothing
         try:
@@ -194,7 +194,7 @@ class Exchange:
 
     def _charged_tokens(self, call: AsyncCall) -> ChargedTokens:
         """The tokens that a provider counts for a call: the stated maximum of output, not the expected output."""
-        return ChargedTokens(call.held.input, output_told(self._body.fields))
+        return ChargedTokens(call.held.input, stated_max_output(self._body.fields))
 
     def _drop_body(self) -> None:
         """Drop the body: it will be sent to no other provider."""
@@ -215,7 +215,7 @@ class Exchange:
         except OSError as error:
             return await self._broke_off(call, state, error)
         if is_stream:
-            strips_usage = state.settings.asks_usage and not self._body.asks_usage
+            strips_usage = state.settings.requests_usage and not self._body.requests_usage
             reading, self._reading = self._reading or call.reading(), None
             self._relay = StreamRelay(call, reading, self._client, self._dialect, strips_usage=strips_usage)
             outcome = await self._relay.run(response, headers)

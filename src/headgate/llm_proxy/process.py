@@ -15,7 +15,7 @@ from headgate.llm_proxy.server import ProxyServer, ProxySource
 from headgate.observe.prometheus import leave_out_creation_times
 from headgate.supervisor.link import SupervisorLink
 from headgate.supervisor.listener import address_of, listen
-from headgate.supervisor.reloading import reload_when_told
+from headgate.supervisor.reloading import reload_on_signal
 
 try:
     import uvloop
@@ -54,7 +54,7 @@ def _serve_on(listener: socket.socket, server: ProxyServer, announce: Callable[[
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end)
         async with server:
-            reload_when_told(server.reload)
+            reload_on_signal(server.reload)
             await server.listen(listener)
             announce(address_of(listener))
             await ending.wait()
@@ -89,7 +89,7 @@ def work(server: ProxyServer, link: SupervisorLink) -> None:
         beating = asyncio.create_task(_beat(link))
         try:
             async with server:
-                reload_when_told(server.reload)
+                reload_on_signal(server.reload)
                 await server.listen(link.listener)
                 link.report_ready()
                 await ending.wait()

@@ -31,7 +31,7 @@ class StreamRelay:
         self._call = call
         self._client = client
         self._reading = reading
-        self._strips_usage = strips_usage and dialect.tells_usage_if_asked
+        self._strips_usage = strips_usage and dialect.reports_usage_on_request
         self._end: StreamEnd | None = None
         self._passed: EventReader | None = None
         if reading.is_counted:
@@ -96,7 +96,7 @@ class StreamRelay:
         counted = (await count_text_async(self._reading.usage.text, self._call.model)).tokens
         usage = reported._replace(output=max(reported.output, counted))
         await self.settle()
-        await self._client.write(self._end.cut(usage, tells_usage=not self._strips_usage))
+        await self._client.write(self._end.cut(usage, reports_usage=not self._strips_usage))
         await self._client.end()
 
 

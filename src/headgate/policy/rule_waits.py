@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.operation import Operation
 from headgate.policy.compiled import Policy, Rule
 from headgate.policy.resolver import Resolved
@@ -93,7 +93,7 @@ class RuleWaits:
         self._logged_full = False
         self._bound: tuple[int, str] | None = None
         self.listeners: list[Callable[[int], object]] = []
-        told_of_forks(self)
+        register_for_forks(self)
 
     def after_fork(self) -> None:
         """See `headgate.forks`."""

@@ -17,7 +17,7 @@ from headgate.algorithms.transition import Outcome, Step, convert, decide, give_
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.holding import Hold
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation, Receipt
@@ -67,7 +67,7 @@ class PythonTable:
         self._log_entries = 0
         self._lock = TableLock()
         self._counts = {"expired": 0, "evicted": 0, "refused_full": 0, "passed_full": 0}
-        told_of_forks(self)
+        register_for_forks(self)
 
     def after_fork(self) -> None:
         """Begin with a new lock in a child process, which goes on with its parent's states."""

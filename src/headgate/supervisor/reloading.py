@@ -12,7 +12,7 @@ def keep_reloads() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
 
 
-def reload_when_told(reload: Callable[[], object]) -> None:
+def reload_on_signal(reload: Callable[[], object]) -> None:
     """Call `reload` on the running event loop at each SIGHUP from now on, and for one that waits."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])

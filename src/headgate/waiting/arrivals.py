@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.stores.lines import Ticket
 from headgate.stores.protocol import Store
 from headgate.waiting.plan import Plan
@@ -68,7 +68,7 @@ class ArrivalLines:
         self._lock = threading.RLock()
         self._lines: dict[LineName, _Line] = {}
         self._numbers = count(1)
-        told_of_forks(self)
+        register_for_forks(self)
 
     def after_fork(self) -> None:
         """See `headgate.forks`."""

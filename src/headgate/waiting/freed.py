@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from headgate.algorithms.table import is_in_flight
 from headgate.decision import NamedLimit
 from headgate.errors import ArgumentError
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.holding import Settlement, read_id
 from headgate.keys import Key
 from headgate.stores.protocol import Store
@@ -27,7 +27,7 @@ class FreedPlaces:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.by_place: dict[int, list[Callable[[], object]]] = {}
-        told_of_forks(self)
+        register_for_forks(self)
 
     def after_fork(self) -> None:
         """See `headgate.forks`."""

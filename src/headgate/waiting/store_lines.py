@@ -17,7 +17,7 @@ from typing import Any
 from headgate.algorithms.table import State
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.stores.lines import Joined, LinePlace, StoreLine, Ticket, Tickets
 from headgate.waiting.freed import FreedKeys
 from headgate.waiting.plan import AHEAD_US, Plan
@@ -53,7 +53,7 @@ class StoreLines:
         self._known: dict[str, KnownLine] = {}
         self._tickets: set[Ticket] = set()
         self._is_full_logged = False
-        told_of_forks(self)
+        register_for_forks(self)
 
     def after_fork(self) -> None:
         """See `headgate.forks`."""

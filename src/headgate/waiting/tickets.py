@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from headgate.clock import Clock
 from headgate.collector import call_later
 from headgate.decision import NamedLimit
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.stores.lines import Ticket
 from headgate.stores.protocol import Store
 from headgate.waiting.plan import Plan
@@ -114,7 +114,7 @@ class Lines:
         self.by_key: dict[str, Line] = {}
         self.tickets: set[Ticket] = set()
         self.is_full_logged = False
-        told_of_forks(self)
+        register_for_forks(self)
 
     @property
     def waiting(self) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headgate import core
-from headgate.http.server.caching import NO_STORE, says_nothing
+from headgate.http.server.caching import NO_STORE, has_no_cache_field
 from headgate.http.server.options import Refusal, Response, without_content
 from headgate.policy.headers import Headers
 
@@ -75,7 +75,7 @@ def unstored(send: Send) -> Send:
     def send_unstored(message: Message) -> Awaitable[None]:
         if message["type"] in _STARTS:
             own: list[tuple[bytes, bytes]] = list(message.get("headers") or ())
-            if says_nothing(name.decode("latin-1") for name, _ in own):
+            if has_no_cache_field(name.decode("latin-1") for name, _ in own):
                 return send({**message, "headers": own + encode_fields([NO_STORE])})
         return send(message)
 

@@ -14,6 +14,6 @@ NO_STORE = ("Cache-Control", "no-store")
 _SPEAKING = frozenset({"cache-control", "expires"})
 
 
-def says_nothing(names: Iterable[str]) -> bool:
+def has_no_cache_field(names: Iterable[str]) -> bool:
     """Whether a response whose header fields have these names, in any letters, tells caches nothing."""
     return _SPEAKING.isdisjoint(map(str.lower, names))

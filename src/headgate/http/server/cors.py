@@ -18,10 +18,10 @@ def warn_outside_of_cors(limit: object, app: Any) -> None:
     """Log a warning where the application behind a limit has a CORS middleware of its own."""
     found = next(filter(is_cors, behind(app)), None)
     if found is not None:
-        tell_outside_of_cors(type(limit).__name__, found)
+        log_outside_of_cors(type(limit).__name__, found)
 
 
-def tell_outside_of_cors(limit: str, found: object) -> None:
+def log_outside_of_cors(limit: str, found: object) -> None:
     """Log the warning: what stands outside of what, and what is right."""
     log.warning(
         "%s stands outside of %s, so its refusals have no CORS headers and no page of another origin can read them: "

@@ -82,7 +82,7 @@ class Enforcer:
 
     What those charge may be taken back, and what others do if it `keeps_charges`. `asynchronous` tells which colour its
     skin is, `kind` what is made of requests that are not decided natively, `websockets` whether handshakes are judged,
-    `asked_by` what users know the skin by.
+    `owner_name` what users know the skin by.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Enforcer:
         keeps_charges: bool = False,
         kind: type[Request] = Request,
         websockets: bool = False,
-        asked_by: str = "",
+        owner_name: str = "",
     ) -> None:
         check_names(options, {*Options.__annotations__, *(RouteOptions.__annotations__ if routed else ())})
         given = given_own(options)
@@ -151,7 +151,7 @@ class Enforcer:
         self._read_natively(source)
 
         if isinstance(source, GateRequests):
-            follow_reloads(self, source, asked_by)
+            follow_reloads(self, source, owner_name)
 
     def follow(self, source: GateRequests) -> None:
         """Ask what is to be asked under a policy that was just reloaded."""

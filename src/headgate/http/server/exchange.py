@@ -164,7 +164,7 @@ class Exchange:
         """Whether an enforcer let the request pass already."""
         return any(it.enforcer is enforcer and it.has_passed for it in self._judged)
 
-    def has_asked(self, by: object) -> bool:
+    def has_judged(self, by: object) -> bool:
         """Whether the limit `by` was asked already."""
         return any(judgement.by is by for judgement in self._judged)
 

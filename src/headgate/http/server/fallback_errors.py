@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from headgate.http.server.caching import NO_STORE, says_nothing
+from headgate.http.server.caching import NO_STORE, has_no_cache_field
 from headgate.http.server.options import Refusal, without_content
 
 Raised = TypeVar("Raised", bound=Exception)
 
 
-def telling_error(raised: Raised, refusal: Refusal) -> Raised:
+def error_with_fields(raised: Raised, refusal: Refusal) -> Raised:
     """An exception like one with `headers` that a fallback raised, whose headers also say what the refusal says.
 
     No cache stores its response, unless it says something itself.
     """
     fields = without_content(refusal)
-    if says_nothing([*(getattr(raised, "headers", None) or {}), *(name for name, _ in fields)]):
+    if has_no_cache_field([*(getattr(raised, "headers", None) or {}), *(name for name, _ in fields)]):
         fields = [*fields, NO_STORE]
     return with_fields(raised, fields)
 

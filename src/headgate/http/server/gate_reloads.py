@@ -19,8 +19,8 @@ class Follower(Protocol):
         ...
 
 
-def follow_reloads(follower: Follower, source: GateRequests, asked_by: str) -> None:
-    """Have a follower told of reloads of its source's gate, which may outlive it; `asked_by` is its name in errors."""
+def follow_reloads(follower: Follower, source: GateRequests, owner_name: str) -> None:
+    """Tell a follower of reloads of its source's gate, which may outlive it; `owner_name` is its name in errors."""
     gate = source.gate
 
     def check(policy: Policy) -> None:
@@ -28,7 +28,7 @@ def follow_reloads(follower: Follower, source: GateRequests, asked_by: str) -> N
             try:
                 source.check(policy)
             except ConfigError as error:
-                raise ConfigError(f"{asked_by or 'an application'} cannot use this policy: {error}") from error
+                raise ConfigError(f"{owner_name or 'an application'} cannot use this policy: {error}") from error
 
     def follow() -> None:
         if (own := reference()) is not None:

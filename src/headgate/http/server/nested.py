@@ -65,7 +65,7 @@ def around(scope: MutableMapping[str, Any], own: object) -> list[Any]:
     copy of it.
     """
     exchanges: list[Exchange] = [exchange for known in scope.get(_AROUND, ()) if (exchange := known()) is not None]
-    return [] if any(exchange.has_asked(own) for exchange in exchanges) else exchanges
+    return [] if any(exchange.has_judged(own) for exchange in exchanges) else exchanges
 
 
 def leave(scope: MutableMapping[str, Any], exchange: Exchange, own: object) -> None:

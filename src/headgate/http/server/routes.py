@@ -31,7 +31,7 @@ LimitsOfRoute = AnyLimits | Mapping[str, AnyLimits | None] | Of[AnyLimits | None
 """Limits, those of each tier, or what gives those of a request; None: not limited."""
 
 _MEMORY = "memory://"
-NONE_TOLD: Any = None
+NO_LIMITS: Any = None
 """What stands for the limits of `rate_limit()`, which is told what it lacks; to type checkers they are needed."""
 
 _EXEMPT = "__headgate_exempt__"
@@ -163,16 +163,16 @@ class AsyncRouteLimits:
 
 
 def application_enforcers(
-    policy: AnyPolicy | AsyncGate | None, options: Options | RouteOptions, asked_by: str
+    policy: AnyPolicy | AsyncGate | None, options: Options | RouteOptions, owner_name: str
 ) -> ApplicationEnforcers:
     """What judges all that an asyncio application answers, by a policy or by limits; several may be given it.
 
-    `asked_by` is what users know it by.
+    `owner_name` is what users know it by.
     """
 
     def make(application: object) -> Enforcer:
         own = options if application is None else cast(Options, {**options, "store": _MEMORY})
-        return Enforcer(policy, own, asynchronous=True, routed=policy is None, asked_by=asked_by)
+        return Enforcer(policy, own, asynchronous=True, routed=policy is None, owner_name=owner_name)
 
     return ApplicationEnforcers(make, apart=policy is None and "store" not in options)
 
@@ -196,6 +196,6 @@ def is_exempt(endpoint: object) -> bool:
     return bool(getattr(endpoint, _EXEMPT, False))
 
 
-def is_left_out(endpoint: object) -> bool:
+def is_excluded_endpoint(endpoint: object) -> bool:
     """Whether wider limits leave an endpoint out: it is exempt, or its own limits stand for them."""
     return is_exempt(endpoint) or bool(getattr(endpoint, OVERRIDE, False))

@@ -25,7 +25,7 @@ RoutePassed: Any = None if core.native is None else core.native.RoutePassed
 
 It has the `fields` that say what remains, the `decision`, and the `exchange` that has taken its place, None so far."""
 
-AskedNatively = tuple[Any, tuple[Any, int] | None]
+NativeOutcome = tuple[Any, tuple[Any, int] | None]
 """(the decision, an awaitable of one or the StoreError, (the key that was charged, when) or None)"""
 
 RequestKind = Callable[..., AsgiRequest]
@@ -54,7 +54,7 @@ class ScopeExchange(Exchange):
         by: object,
         counted_as: str = "",
         own: Any = None,
-        asked: AskedNatively | None = None,
+        asked: NativeOutcome | None = None,
     ) -> Judgement | Coroutine[Any, Any, Judgement]:
         """Ask an enforcer of a route; what it gives is awaited where there is to wait, for a store or in a queue.
 
@@ -182,7 +182,7 @@ class ScopeExchange(Exchange):
             return only.told
         return encode_fields(self.fields_of_passed())
 
-    def is_told(self, headers: Fields) -> bool:
+    def has_fields(self, headers: Fields) -> bool:
         """Whether these headers say what remains, or nothing is to be said."""
         names = {name for name, _ in headers}
         return all(name in names for name, _ in self.encoded_fields())
@@ -218,13 +218,13 @@ def exchange_at(scope: Scope, endpoint: object, by: object = None) -> ScopeExcha
     """
     exchange = exchange_of(scope)
     is_at_another = exchange.endpoint is not None and exchange.endpoint is not endpoint
-    if is_at_another or (by is not None and exchange.has_asked(by)):
-        exchange = begun_anew(scope)
+    if is_at_another or (by is not None and exchange.has_judged(by)):
+        exchange = new_exchange(scope)
     exchange.endpoint = endpoint
     return exchange
 
 
-def begun_anew(scope: Scope) -> ScopeExchange:
+def new_exchange(scope: Scope) -> ScopeExchange:
     """The exchange of another request that is asked with the scope of one before, or a copy of it."""
     made = scope[_KEY] = ScopeExchange()
     return made

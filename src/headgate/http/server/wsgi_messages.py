@@ -7,7 +7,7 @@ from http.client import responses
 from typing import Any
 
 from headgate import core
-from headgate.http.server.caching import NO_STORE, says_nothing
+from headgate.http.server.caching import NO_STORE, has_no_cache_field
 from headgate.http.server.options import Refusal
 
 Environ = dict[str, Any]
@@ -35,7 +35,7 @@ def unstored(start_response: StartResponse) -> StartResponse:
 
     def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
         own = list(headers)
-        return start_response(status, [*own, NO_STORE] if says_nothing(name for name, _ in own) else own, *error)
+        return start_response(status, [*own, NO_STORE] if has_no_cache_field(name for name, _ in own) else own, *error)
 
     return start
 

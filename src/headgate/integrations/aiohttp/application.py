@@ -11,7 +11,7 @@ from typing import Unpack
 from aiohttp import web
 
 from headgate.errors import ConfigError
-from headgate.http.server.cors import is_cors, tell_outside_of_cors
+from headgate.http.server.cors import is_cors, log_outside_of_cors
 from headgate.http.server.options import Options, check_fallback
 from headgate.http.server.routes import application_enforcers, is_exempt
 from headgate.integrations.aiohttp.exchange import Handler, add_fields, answer
@@ -47,7 +47,7 @@ class RateLimitMiddleware:
 
     async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         check_placement(request.match_info.apps[0])
-        if _is_left_out(request):
+        if _is_excluded(request):
             return await handler(request)
         place = f"*{_application_of(self, request)}"
         return await answer(
@@ -114,7 +114,7 @@ async def _check_cors(limit: RateLimitMiddleware, app: web.Application) -> None:
     inside = list(app.middlewares)[list(app.middlewares).index(limit) + 1 :] if limit in app.middlewares else []
     cors = next(filter(is_cors, inside), None)
     if cors is not None:
-        tell_outside_of_cors("the middleware of setup(limits=...)", cors)
+        log_outside_of_cors("the middleware of setup(limits=...)", cors)
 
 
 def _application_of(middleware: RateLimitMiddleware, request: web.Request) -> str:
@@ -131,7 +131,7 @@ def _application_of(middleware: RateLimitMiddleware, request: web.Request) -> st
     return f" of {place}" if place else ""
 
 
-def _is_left_out(request: web.Request) -> bool:
+def _is_excluded(request: web.Request) -> bool:
     handler = request.match_info.handler
     if is_exempt(handler):
         return True

@@ -15,7 +15,7 @@ from headgate.errors import ConfigError, check_flag
 from headgate.http.server.options import RouteOptions, check_fallback
 from headgate.http.server.routes import (
     DEPTH,
-    NONE_TOLD,
+    NO_LIMITS,
     ApplicationEnforcers,
     AsyncRouteLimits,
     LimitsOfRoute,
@@ -37,7 +37,7 @@ class RateLimits(AsyncRouteLimits):
 
     def __call__(
         self,
-        limits: LimitsOfRoute = NONE_TOLD,
+        limits: LimitsOfRoute = NO_LIMITS,
         *,
         override: bool = False,
         fallback: Handler | None = None,

@@ -9,7 +9,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings  # type: ignore[import-untyped]
 from django.core.handlers.exception import convert_exception_to_response  # type: ignore[import-untyped]
 
-from headgate.http.server.cors import tell_outside_of_cors
+from headgate.http.server.cors import log_outside_of_cors
 from headgate.integrations.django.checks import CORS, is_outside_of_cors
 from headgate.integrations.django.exchange import DjangoExchange, opened
 from headgate.integrations.django.refusals import answer_refusal, answer_refusal_async
@@ -39,7 +39,7 @@ class RateLimitMiddleware:
         # An error of the fallback becomes a response here, so that fields are added to it, as Django does further out.
         self._fallback = current.fallback and convert_exception_to_response(current.fallback)
         if is_outside_of_cors(settings.MIDDLEWARE):
-            tell_outside_of_cors("RateLimitMiddleware", CORS)
+            log_outside_of_cors("RateLimitMiddleware", CORS)
         self._enforcer = current.site_enforcer(asynchronous=self._is_async, kind=DjangoRequest)
 
     def __call__(self, request: Any) -> Any:

@@ -10,7 +10,7 @@ from django.http.response import ResponseHeaders  # type: ignore[import-untyped]
 from django.utils.cache import patch_cache_control  # type: ignore[import-untyped]
 
 from headgate.drive import answered
-from headgate.http.server.caching import says_nothing
+from headgate.http.server.caching import has_no_cache_field
 from headgate.http.server.options import Refusal
 from headgate.integrations.django.exchange import own_headers
 from headgate.integrations.response_exchange import unclaimed
@@ -44,7 +44,7 @@ def _unstored(response: Any, refusal: Refusal) -> Any:
     for other requests.
     """
     headers = getattr(response, "headers", None)
-    if not isinstance(headers, ResponseHeaders) or not says_nothing(headers):
+    if not isinstance(headers, ResponseHeaders) or not has_no_cache_field(headers):
         return response
     # The copy shares the objects that are closed with the response: of the two only the copy is sent.
     copied = unclaimed(response, lambda shared: {"headers": own_headers(shared)}, always=True)

@@ -11,7 +11,7 @@ from django.core.signals import setting_changed  # type: ignore[import-untyped]
 from django.urls import Resolver404, get_resolver, get_script_prefix, resolve  # type: ignore[import-untyped]
 from django.utils.translation import get_language_from_path  # type: ignore[import-untyped]
 
-from headgate.http.server.routes import is_left_out
+from headgate.http.server.routes import is_excluded_endpoint
 
 NO_ROUTE = "no route"
 """The endpoint of requests that no view answers."""
@@ -64,7 +64,7 @@ def is_excluded(request: Any) -> bool:
     view, method = match.func, "get" if request.method == "HEAD" else request.method.lower()
     kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
     name = (getattr(view, "actions", None) or {}).get(method, method)
-    return any(is_left_out(target) for target in (view, kind, getattr(kind, name, None)))
+    return any(is_excluded_endpoint(target) for target in (view, kind, getattr(kind, name, None)))
 
 
 def _forget(*, setting: str, **_: object) -> None:

@@ -111,7 +111,7 @@ class Site:
                 own["store"] = self._opened(own.get("store", policy.store))
             if asynchronous:
                 return _AsyncPolicyEnforcer(policy, cast(Options, own), kind)
-            return Enforcer(policy, cast(Options, own), asynchronous=False, kind=kind, asked_by=_SETTINGS)
+            return Enforcer(policy, cast(Options, own), asynchronous=False, kind=kind, owner_name=_SETTINGS)
         if limits is None:
             return None
         return self.enforcer(limits, cast(RouteOptions, {"scope": _SITE, **options}), asynchronous=asynchronous)
@@ -228,7 +228,7 @@ class _AsyncPolicyEnforcer(Enforcer):
     """Judges by a policy on an event loop, and awaits what its functions need, also once the policy is reloaded."""
 
     def __init__(self, policy: Any, options: Options, kind: type[Request]) -> None:
-        super().__init__(policy, options, asynchronous=True, kind=kind, asked_by=_SETTINGS)
+        super().__init__(policy, options, asynchronous=True, kind=kind, owner_name=_SETTINGS)
         self.ask = _asking_again(self.ask)
 
     def follow(self, source: GateRequests) -> None:

@@ -9,7 +9,7 @@ import flask
 from flask import current_app
 from flask.views import http_method_funcs
 
-from headgate.http.server.routes import is_left_out
+from headgate.http.server.routes import is_excluded_endpoint
 
 View = Callable[..., Any]
 
@@ -45,7 +45,7 @@ def is_excluded(inside: Iterable[flask.Blueprint]) -> bool:
     kind = getattr(view, "view_class", None)
     method = "get" if flask.request.method == "HEAD" else flask.request.method.lower()
     marked = (view, kind, getattr(kind, method, None), *inside)
-    return any(is_left_out(target) for target in marked)
+    return any(is_excluded_endpoint(target) for target in marked)
 
 
 def is_static() -> bool:

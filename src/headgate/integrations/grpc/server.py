@@ -164,8 +164,8 @@ class _Enforcers:
         if policy is not None:
             if methods is not None:
                 raise ConfigError("methods go with limits; a policy says it itself, by path")
-            asked_by = f"{'Async' if asynchronous else ''}RateLimitInterceptor"
-            self._owner = self._rest = Enforcer(policy, options, asynchronous=asynchronous, asked_by=asked_by)
+            owner_name = f"{'Async' if asynchronous else ''}RateLimitInterceptor"
+            self._owner = self._rest = Enforcer(policy, options, asynchronous=asynchronous, owner_name=owner_name)
             return
         limits = cast(Any, defaults.pop("limits", None))
         if limits is None and not methods:

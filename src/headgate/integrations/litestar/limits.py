@@ -12,9 +12,9 @@ from headgate.errors import ConfigError, check_flag
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, Watch, refuse
 from headgate.http.server.client_watch import watching
 from headgate.http.server.exchange import Judgement
-from headgate.http.server.fallback_errors import telling_error, with_fields
+from headgate.http.server.fallback_errors import error_with_fields, with_fields
 from headgate.http.server.options import Response, RouteOptions, check_fallback
-from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
+from headgate.http.server.routes import NO_LIMITS, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
 from headgate.http.server.scope_exchange import ScopeExchange, exchange_at
 from headgate.integrations.litestar.request import LitestarRequest, application_of, template_of
 
@@ -27,7 +27,7 @@ class RateLimits(AsyncRouteLimits):
 
     def __call__(
         self,
-        limits: LimitsOfRoute = NONE_TOLD,
+        limits: LimitsOfRoute = NO_LIMITS,
         *,
         override: bool = False,
         fallback: ASGIApp | None = None,
@@ -118,7 +118,7 @@ class _Limited:
             try:
                 await refuse(judgement.refusal, scope, receive, send, limit.fallback)
             except HTTPException as raised:
-                raise telling_error(raised, judgement.refusal) from raised
+                raise error_with_fields(raised, judgement.refusal) from raised
         elif exchange.watched:
             await self._app(scope, receive, send)
         else:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from headgate.drive import all_answered
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, living
-from headgate.http.server.scope_exchange import begun_anew, exchange_of
+from headgate.http.server.scope_exchange import exchange_of, new_exchange
 from headgate.integrations.starlette.placement import check_placement
 from headgate.stores.guard.kept import CLOSE_WITHIN_US
 
@@ -45,7 +45,7 @@ class RateLimitHeaders:
             check_placement(scope)
         exchange = exchange_of(scope)
         if exchange.watcher is self:  # the application calls itself with the scope it was passed: another request
-            exchange = begun_anew(scope)
+            exchange = new_exchange(scope)
         exchange.watcher = self
         await exchange.run(self.app, scope, receive, send)
 

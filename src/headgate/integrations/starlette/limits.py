@@ -26,11 +26,11 @@ from headgate.http.server.asgi_messages import (
 from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.exchange import Judgement
-from headgate.http.server.fallback_errors import telling_error
+from headgate.http.server.fallback_errors import error_with_fields
 from headgate.http.server.options import Refusal, Response, RouteOptions, check_fallback, without_content
 from headgate.http.server.routes import (
     DEPTH,
-    NONE_TOLD,
+    NO_LIMITS,
     ApplicationEnforcers,
     AsyncRouteLimits,
     LimitsOfRoute,
@@ -39,7 +39,7 @@ from headgate.http.server.routes import (
     is_exempt,
     route_place,
 )
-from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange, begun_anew, exchange_at, exchange_of
+from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange, exchange_at, exchange_of, new_exchange
 from headgate.integrations.starlette.placement import watch
 from headgate.integrations.starlette.places import Places, places
 from headgate.integrations.starlette.request import StarletteRequest
@@ -66,7 +66,7 @@ class RateLimits(AsyncRouteLimits):
     """
 
     def __call__(
-        self, limits: LimitsOfRoute = NONE_TOLD, *, fallback: Endpoint | None = None, **options: Unpack[RouteOptions]
+        self, limits: LimitsOfRoute = NO_LIMITS, *, fallback: Endpoint | None = None, **options: Unpack[RouteOptions]
     ) -> Callable[[Endpoint], Endpoint]:
         """Return a decorator of endpoints: of functions of a request or a websocket, or methods of an HTTPEndpoint.
 
@@ -95,7 +95,7 @@ class RouteLimit:
     def __init__(
         self,
         app: ASGIApp,
-        limits: LimitsOfRoute = NONE_TOLD,
+        limits: LimitsOfRoute = NO_LIMITS,
         *,
         rate_limits: RateLimits | None = None,
         fallback: ASGIApp | None = None,
@@ -112,14 +112,14 @@ class RouteLimit:
             await self.app(scope, receive, send)
             return
         found = self._places.of(scope)
-        if _is_left_out(found.endpoint, scope):
+        if _is_excluded(found.endpoint, scope):
             await self.app(scope, receive, send)
             return
         layer = _layer(scope, found)
         if layer == _ROUTE:
             exchange = exchange_at(scope, found.endpoint, self)
-        elif (exchange := exchange_of(scope)).has_asked(self):  # the application calls itself
-            exchange = begun_anew(scope)
+        elif (exchange := exchange_of(scope)).has_judged(self):  # the application calls itself
+            exchange = new_exchange(scope)
         place = f"{layer}: {found.template}"
         enforcer = self._enforcers.of(application_of(scope))
         if enforcer.waits:
@@ -132,14 +132,14 @@ class RouteLimit:
         try:
             await refuse(judgement.refusal, scope, receive, send, self._fallback)
         except HTTPException as raised:
-            raise telling_error(raised, judgement.refusal) from raised
+            raise error_with_fields(raised, judgement.refusal) from raised
 
 
 def _found(scope: Scope, found: Found) -> Found:
     return found
 
 
-def _is_left_out(endpoint: Any, scope: Scope) -> bool:
+def _is_excluded(endpoint: Any, scope: Scope) -> bool:
     """Whether an endpoint is exempt, or the method of its class that answers the request."""
     if is_exempt(endpoint):
         return True
@@ -243,7 +243,7 @@ async def _refuse(
     try:
         response = await _call(fallback, args, kwargs)
     except HTTPException as raised:
-        raise telling_error(raised, refusal) from raised
+        raise error_with_fields(raised, refusal) from raised
     _check_response(fallback, response)
     return FallbackResponse(response, lambda: fields)
 

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from headgate.clock import now_us
 from headgate.errors import ArgumentError, ConfigError
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.llm.books.records import Dropped, Record
 from headgate.llm.entry import Entry
 
@@ -84,7 +84,7 @@ class QueuedBooks:
         self._most = most_waiting
         self._renew()
         _all.add(self)
-        told_of_forks(self)
+        register_for_forks(self)
 
     def _renew(self) -> None:
         """Begin with nothing: at first, and in a child process, where the entries of the parent are the parent's."""

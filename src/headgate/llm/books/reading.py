@@ -66,7 +66,7 @@ class ReadBooks(Protocol):
 
     name: str
 
-    def records(self, unreadable: Unreadable, *, by_hand: bool = False) -> Iterator[Record]:
+    def records(self, unreadable: Unreadable, *, manual_only: bool = False) -> Iterator[Record]:
         """Each record, in order, or corrections and closings alone; what is none is counted as unreadable."""
         ...
 
@@ -120,11 +120,11 @@ class _Lines:
             if not isinstance(file, Path):
                 file.close()
 
-    def records(self, unreadable: Unreadable, *, by_hand: bool = False) -> Iterator[Record]:
+    def records(self, unreadable: Unreadable, *, manual_only: bool = False) -> Iterator[Record]:
         for file in self._files:
             name = str(file) if isinstance(file, Path) else str(file.name)
             for number, line in enumerate(self._lines(file, name, unreadable), 1):
-                if by_hand and b'"corrected"' not in line and b'"closed"' not in line:
+                if manual_only and b'"corrected"' not in line and b'"closed"' not in line:
                     continue
                 try:
                     fields = json.loads(line)
@@ -222,12 +222,12 @@ class _Database:
     def close(self) -> None:
         """Nothing stays open between readings."""
 
-    def records(self, unreadable: Unreadable, *, by_hand: bool = False) -> Iterator[Record]:
+    def records(self, unreadable: Unreadable, *, manual_only: bool = False) -> Iterator[Record]:
         seq = 0
         with closing(sqlite3.connect(self._uri, uri=True)) as connection:
             known = columns_of(connection)  # an older release wrote fewer
             columns = ", ".join(f'"{name}"' if name in known else "NULL" for name in FIELDS)
-            select = _SELECT.format(columns, _BY_HAND if by_hand else "")
+            select = _SELECT.format(columns, _BY_HAND if manual_only else "")
             # In pieces, so that no long transaction keeps writers from tidying up.
             while rows := connection.execute(select, (seq, self._last, _ROWS_AT_ONCE)).fetchall():
                 seq = rows[-1][0]

@@ -46,7 +46,7 @@ def corrected_in(books: Collection[ReadBooks]) -> set[str]:
     return {
         record.entry.id
         for one in books
-        for record in one.records(Unreadable(), by_hand=True)
+        for record in one.records(Unreadable(), manual_only=True)
         if isinstance(record, Correction)
     }
 

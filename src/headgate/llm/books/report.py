@@ -129,7 +129,7 @@ def _look_ahead(books: Sequence[ReadBooks]) -> tuple[list[dict[str, Closing]], s
     corrected = set[str]()
     for one in books:
         found: dict[str, Closing] = {}
-        for record in one.records(Unreadable(), by_hand=True):
+        for record in one.records(Unreadable(), manual_only=True):
             if isinstance(record, Closing):
                 found.setdefault(record.month, record)
             elif isinstance(record, Correction):

@@ -22,12 +22,12 @@ class Dialect(NamedTuple):
     is_charged: bool = True
     """Whether a call costs tokens. Lists of models and counts of tokens cost none."""
 
-    tells_usage_if_asked: bool = False
+    reports_usage_on_request: bool = False
     """Whether its streams tell usage only where the client asks for it."""
 
 
-CHAT = Dialect("chat", "openai", "/v1/chat/completions", tells_usage_if_asked=True)
-COMPLETIONS = Dialect("completions", "openai", "/v1/completions", tells_usage_if_asked=True)
+CHAT = Dialect("chat", "openai", "/v1/chat/completions", reports_usage_on_request=True)
+COMPLETIONS = Dialect("completions", "openai", "/v1/completions", reports_usage_on_request=True)
 RESPONSES = Dialect("responses", "openai", "/v1/responses")
 EMBEDDINGS = Dialect("embeddings", "openai", "/v1/embeddings")
 MESSAGES = Dialect("messages", "anthropic", "/v1/messages")

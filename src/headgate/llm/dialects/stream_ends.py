@@ -63,18 +63,18 @@ class StreamEnd:
         elif kind == "content_block_stop" and isinstance(index, int):
             self._open.pop(index, None)
 
-    def cut(self, usage: Usage, *, tells_usage: bool = True) -> bytes:
+    def cut(self, usage: Usage, *, reports_usage: bool = True) -> bytes:
         """The events that end the stream now, as if the call had made its most tokens.
 
-        `tells_usage` is whether the client of chat completions or completions asked for usage; the others always do.
+        `reports_usage` is whether the client of chat completions or completions asked for usage; the others always do.
         """
         if self._response is not None:
             return self._response.cut(usage)
         if self._dialect == "messages":
             return self._cut_message(usage)
-        return self._cut_chunks(usage, tells_usage=tells_usage)
+        return self._cut_chunks(usage, reports_usage=reports_usage)
 
-    def _cut_chunks(self, usage: Usage, *, tells_usage: bool) -> bytes:
+    def _cut_chunks(self, usage: Usage, *, reports_usage: bool) -> bytes:
         chat = self._dialect == "chat"
         kind = "chat.completion.chunk" if chat else "text_completion"
         head = {
@@ -87,7 +87,7 @@ class StreamEnd:
         unfinished = self._open or ({} if self._has_begun else {0: None})
         choices = [{"index": index, **made, "logprobs": None, "finish_reason": "length"} for index in unfinished]
         events = _event(None, {**head, "choices": choices}) if choices else b""
-        if tells_usage:
+        if reports_usage:
             events += _event(None, {**head, "choices": [], "usage": chat_usage(usage)})
         return events + _DONE
 
@@ -106,12 +106,12 @@ class StreamEnd:
         return events + _event("message_stop", {})
 
 
-def cut_events(dialect: str, told: Any, usage: Usage, *, tells_usage: bool = True) -> bytes:
+def cut_events(dialect: str, told: Any, usage: Usage, *, reports_usage: bool = True) -> bytes:
     """The end of a stream whose events so far were `told`, an iterable of mappings; see `StreamEnd`."""
     end = StreamEnd(dialect)
     for each in told:
         end.read(each)
-    return end.cut(usage, tells_usage=tells_usage)
+    return end.cut(usage, reports_usage=reports_usage)
 
 
 def chat_usage(usage: Usage) -> dict[str, Any]:

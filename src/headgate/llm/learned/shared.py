@@ -16,7 +16,7 @@ from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import HeadgateError
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.llm.learned.here import COVERAGE, INPUT, LONGEST_KEY, MOST_UNREAD, LearnedHere, Name, hash_of
 from headgate.llm.learned.samples import MOST, Samples, halved
 
@@ -114,7 +114,7 @@ class SharedLearned(LearnedHere):
         self._sharing = threading.Lock()
         self._wake, self._closing = threading.Event(), threading.Event()
         self._is_running = False
-        told_of_forks(self)
+        register_for_forks(self)
 
     def output(self, key: str, model: str, most: int) -> int | None:
         wanted = self._wanted

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from headgate.clock import Clock
 from headgate.errors import StoreError, kind_of
 from headgate.llm.entry import Caller
-from headgate.llm.queue.asking import HeldCall
 from headgate.llm.queue.backlog import Backlog, Finished, Taken
 from headgate.llm.queue.failures import Failure, failure_of
+from headgate.llm.queue.gate_access import HeldCall
 from headgate.llm.queue.job import JobState
 from headgate.llm.queue.pace import Pace, pause_of
 from headgate.llm.usage import read_usage

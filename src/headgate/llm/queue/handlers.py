@@ -36,7 +36,7 @@ class HandlerThreads:
         self._pool.shutdown(wait=False)
 
 
-def not_exiting(handler: Handler) -> Handler:
+def without_exit(handler: Handler) -> Handler:
     """Wrap a handler so that `sys.exit()` in it fails its job, instead of ending the event loop and all jobs."""
 
     async def guarded(job: QueuedCall, call: Any) -> Any:

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 from headgate.errors import ArgumentError, HeadgateError, kind_of
-from headgate.llm.deciding_fields import check_letters
+from headgate.llm.deciding_fields import check_field_case
 from headgate.llm.dialects.paths import CHAT, DIALECTS
 from headgate.llm.entry import Caller
 
@@ -139,7 +139,7 @@ def job_request(
     """Validate a body and its options; raises ArgumentError for what could not be sent to any provider."""
     if not isinstance(body, Mapping):
         raise ArgumentError(f"a body is a mapping of the fields that a provider takes, not {kind_of(body)}")
-    check_letters(name for name in body if isinstance(name, str))
+    check_field_case(name for name in body if isinstance(name, str))
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise ArgumentError(f"body.model is the name of a model, not {str(model)[:60]!r}")

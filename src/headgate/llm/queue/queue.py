@@ -12,9 +12,9 @@ from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock, check_clock
 from headgate.errors import ArgumentError, ConfigError, StoreError, brief_number
 from headgate.llm.entry import Caller
 from headgate.llm.inputs import count_input
-from headgate.llm.queue.asking import ScopeOf
 from headgate.llm.queue.attempt import PAUSE_S, Handler
 from headgate.llm.queue.backlog import Backlog, Bounds, Fairness
+from headgate.llm.queue.gate_access import ScopeOf
 from headgate.llm.queue.job import CHAT_PATH, LONGEST_DEADLINE_S, Job, Position, job_request
 from headgate.llm.queue.memory import MemoryBacklog
 from headgate.llm.queue.news import wait_for

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 from headgate.clock import Clock
 from headgate.errors import ArgumentError, ConfigError
-from headgate.forks import told_of_forks
-from headgate.llm.queue.asking import ScopeOf
+from headgate.forks import register_for_forks
 from headgate.llm.queue.attempt import Handler
 from headgate.llm.queue.backlog import Bounds, Fairness
-from headgate.llm.queue.handlers import HandlerThreads, PlainHandler, not_exiting
+from headgate.llm.queue.gate_access import ScopeOf
+from headgate.llm.queue.handlers import HandlerThreads, PlainHandler, without_exit
 from headgate.llm.queue.job import CHAT_PATH, Job, Position
 from headgate.llm.queue.pace import Pace
 from headgate.llm.queue.queue import AsyncLlmQueue
@@ -47,7 +47,7 @@ class LlmQueue:
         )
         self._closed = False
         self._renew()
-        told_of_forks(self)
+        register_for_forks(self)
 
     def _renew(self) -> None:
         """Set the initial state: at first, and in a child process, where the loop and its tasks are the parent's."""
@@ -125,7 +125,7 @@ class LlmQueue:
             raise ConfigError(f"a worker asks an AsyncLlmGate, on an event loop of the queue, not {self.gate!r:.80}")
         own_pace = pace or Pace()
         threads = None if iscoroutinefunction(handler) else HandlerThreads(handler, own_pace.most)
-        guarded = not_exiting(threads or handler)
+        guarded = without_exit(threads or handler)
         options: dict[str, Any] = {"retries": retries, "when_lost": when_lost, "scope_of": scope_of, "name": name}
         return ThreadWorker(self, self._queue.worker(guarded, pace=own_pace, **options), threads)
 

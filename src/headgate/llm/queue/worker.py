@@ -16,9 +16,9 @@ from headgate.clock import US_PER_SECOND, Clock
 from headgate.errors import ArgumentError, ConfigError, ConflictingId, HeadgateError, StoreError
 from headgate.llm.dialects.paths import DIALECTS
 from headgate.llm.inputs import count_input
-from headgate.llm.queue.asking import HeldCall, QueueGate, ScopeOf, has_lapsed, never_reason, scopes_by_rules
 from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, settle, settle_and_wake
 from headgate.llm.queue.backlog import Backlog, Nothing, Taken
+from headgate.llm.queue.gate_access import HeldCall, QueueGate, ScopeOf, has_lapsed, never_reason, scopes_by_rules
 from headgate.llm.queue.news import wait_for
 from headgate.llm.queue.pace import Pace
 

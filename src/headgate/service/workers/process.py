@@ -12,7 +12,7 @@ from headgate.service.app import Service
 from headgate.service.workers.policy_watch import PolicyWatch
 from headgate.service.workers.port import Port
 from headgate.service.workers.shutdown import Shutdown
-from headgate.supervisor.reloading import reload_when_told
+from headgate.supervisor.reloading import reload_on_signal
 
 try:
     import uvloop
@@ -43,7 +43,7 @@ def run(
         loop = asyncio.get_running_loop()
         shutdown = Shutdown(service, port.announce_end, drain_s, supervised=lifeline is not None)
         tasks = [asyncio.create_task(port.connections.maintain(heartbeat)), asyncio.create_task(watch.run())]
-        reload_when_told(reload)
+        reload_on_signal(reload)
         shutdown.handle_signals()
         if lifeline is not None:
             loop.add_reader(lifeline, abandoned, loop, lifeline, shutdown)

@@ -20,7 +20,7 @@ from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
 from headgate.errors import ConfigError, HeadgateError, StoreError, StoreKeyError
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 
 log = logging.getLogger("headgate")
 
@@ -80,7 +80,7 @@ class Breaker:
 
         self._pid = 0
         self._lock = threading.Lock()
-        told_of_forks(self)
+        register_for_forks(self)
 
     def after_fork(self) -> None:
         """Begin with a new lock; what is known of the store holds in a child process, too."""

@@ -19,7 +19,7 @@ from weakref import ref
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.drive import drive, drive_async
 from headgate.errors import ConfigError, HeadgateError, StoreError, StoreKeyError
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.holding import Settlement, place_of_id
 from headgate.stores.guard.breaker import FAILURES, FIRST_PROBE_S, LAST_PROBE_S, jittered
 from headgate.stores.guard.kept_order import put_last
@@ -86,7 +86,7 @@ class KeptSettlements:
         self._sender: threading.Thread | asyncio.Task[None] | None = None
         self._wake: Callable[[], object] = threading.Event().set
         self._lock = threading.Lock()
-        told_of_forks(self)
+        register_for_forks(self)
 
     def after_fork(self) -> None:
         """Keep none in a child process: the parent sends what it kept."""

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from headgate.errors import ArgumentError
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.holding import Extension, Settlement
 from headgate.stores.guard.fallback import Fallback
 
@@ -43,7 +43,7 @@ class LocalHolds:
 
     def __init__(self) -> None:
         self._begin()
-        told_of_forks(self)
+        register_for_forks(self)
 
     def add(self, digest: bytes, hold: LocalHold, fallback: Fallback) -> None:
         """Take note of a hold; two of those that were noted longest ago go where the local store has forgotten them."""

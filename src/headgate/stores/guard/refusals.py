@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from headgate.decision import Decision, NamedLimit, Reading
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.keys import Key, encode_key
 from headgate.operation import Operation
 
@@ -48,7 +48,7 @@ class Refusals:
         """Where holds that are not settled yet were charged, by their whole ids: those made last in this process."""
 
         self._lock = threading.Lock()
-        told_of_forks(self)
+        register_for_forks(self)
 
     def after_fork(self) -> None:
         """Forget all in a child process: a thread of the parent may have been about to change it."""

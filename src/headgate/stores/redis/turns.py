@@ -15,7 +15,7 @@ from typing import Any
 
 import redis.asyncio
 
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.stores.lines import Ticket
 
 log = logging.getLogger("headgate")
@@ -42,7 +42,7 @@ class Turns:
         self._begin()
         self.keep_us = KEEP_S * 1_000_000
         self.alive_ms = ALIVE_S * 1_000
-        told_of_forks(self)
+        register_for_forks(self)
 
     def after_fork(self) -> None:
         """Have no tickets in a child process: those of a parent are the parent's."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
-from headgate.forks import told_of_forks
+from headgate.forks import register_for_forks
 from headgate.stores.lines import Ticket
 from headgate.stores.shared.system_threads import begin_thread
 
@@ -78,7 +78,7 @@ class ZoneTurns:
         self._told_room = False
         self.keep_us = KEEP_US
         self.after_fork()
-        told_of_forks(self)
+        register_for_forks(self)
 
     def after_fork(self) -> None:
         """Have no tickets; in a child process, those of its parent are the parent's. No other thread runs yet."""
