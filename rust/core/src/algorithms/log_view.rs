@@ -25,13 +25,13 @@ pub struct Log<E> {
 }
 
 impl<E: LogEntries + From<Entry>> Log<E> {
-    /// A log of one entry, which is stored nowhere.
+    /// A log of one entry that is not stored.
     pub fn of_one(entry: Entry) -> Self {
         Self { entries: E::from(entry), used: entry.1, last: entry.0, shift: 0 }
     }
 }
 
-/// What a charge does to a log: the `gone` oldest entries leave, all times move by `shift`, `cost` comes at `time`.
+/// What a charge does to a log: the `gone` oldest entries leave, all times move by `shift`, `cost` is added at `time`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogCharge {
     /// How many of the oldest entries leave.

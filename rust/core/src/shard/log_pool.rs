@@ -28,14 +28,14 @@ pub fn shifted(chain: Chain, shift: i64) -> Option<Chain> {
     Some(SlotEntries::read(chain)?.shifted(shift).write())
 }
 
-/// `record` for a log in its slot that stays there; None of any other.
+/// `record` for a log in its slot that stays there; None for any other.
 #[inline(always)]
 pub fn record_in_slot(chain: Chain, charge: &LogCharge) -> Option<Chain> {
     let LogCharge { gone, time, cost, .. } = *charge;
     Some(SlotEntries::read(chain)?.without(gone).with(time, cost)?.write())
 }
 
-/// Do to a log what a charge does, but for moving its times. None where a block is missing that must be there.
+/// Apply a charge to a log, except for moving its times. None where a block is missing that must be there.
 ///
 /// Entries of one instant are merged, so a burst at one microsecond takes one entry.
 #[inline(always)]
@@ -90,22 +90,22 @@ fn spill<B: Backing>(backing: &mut B, few: &SlotEntries, (time, cost): Entry) ->
     Some([first.pack(), used, Position { index: count as u32 - 1, ..first }.pack()])
 }
 
-/// Leave the `kept` oldest entries as they are, and write `moved` over those behind, which were no fewer.
-pub fn rewrite<B: Backing>(backing: &mut B, chain: Chain, kept: usize, moved: &[Entry]) -> Chain {
+/// Leave the `retained` oldest entries as they are, and write `moved` over those after them, which were no fewer.
+pub fn rewrite<B: Backing>(backing: &mut B, chain: Chain, retained: usize, moved: &[Entry]) -> Chain {
     if let Some(few) = SlotEntries::read(chain) {
-        let left = few.all().iter().take(kept).chain(moved);
+        let left = few.all().iter().take(retained).chain(moved);
         let few = left.fold(SlotEntries::default(), |few, (time, cost)| few.with(*time, *cost).unwrap_or(few));
         return few.write();
     }
     let [first, _, last] = chain;
     let (mut at, end) = (Position::unpack(first), Position::unpack(last));
     let (mut newest, mut used) = (None, 0);
-    for number in 0..kept + moved.len() {
+    for number in 0..retained + moved.len() {
         let Some(mut own) = entry(backing.blocks(), at) else {
             break;
         };
-        if number >= kept && own != moved[number - kept] {
-            own = moved[number - kept];
+        if number >= retained && own != moved[number - retained] {
+            own = moved[number - retained];
             put(backing, at, own);
         }
         used += own.1;
@@ -126,7 +126,7 @@ pub fn rewrite<B: Backing>(backing: &mut B, chain: Chain, kept: usize, moved: &[
     [first, used, newest.pack()]
 }
 
-/// The log of blocks without the entry behind the `older` oldest ones, of so many `units`, `behind` which so many follow.
+/// The log of blocks without the entry of `units` that follows the `older` oldest ones and precedes `behind` others.
 pub fn take_out<B: Backing>(backing: &mut B, chain: Chain, older: usize, behind: usize, units: i64) -> Chain {
     let [first, used, last] = chain;
     if older + behind == 0 {
@@ -150,7 +150,8 @@ pub fn take_out<B: Backing>(backing: &mut B, chain: Chain, older: usize, behind:
     [first, used - units, newest.pack()]
 }
 
-/// The log of blocks with an entry behind the `older` oldest ones, before so many; as it was where there is no block.
+/// The log of blocks with an entry added after the `older` oldest ones, before `behind` others; unchanged where no
+/// block is free.
 pub fn put_in<B: Backing>(backing: &mut B, chain: Chain, older: usize, behind: usize, entry: Entry) -> Chain {
     let [first, used, last] = chain;
     let end = Position::unpack(last);
@@ -233,7 +234,7 @@ fn take_block<B: Backing>(backing: &mut B) -> Option<u32> {
     Some(free)
 }
 
-/// Give back the blocks from `first` to `last`, which are linked; those of a chain that is not stay as they are.
+/// Give back the blocks from `first` to `last`, which must be linked; where they are not, nothing changes.
 fn give_back<B: Backing>(backing: &mut B, first: u32, last: u32) {
     let blocks = backing.blocks();
     let (mut count, mut at) = (1, first);

@@ -1,4 +1,5 @@
-//! States that another version of their limit wrote, or a clock once far ahead: read as they count now, and brought there.
+//! States that were written by another version of their limit, or by a clock once far ahead: reading them in current
+//! terms, and converting them for good.
 
 use crate::algorithms::log_view::{LogCharge, LogEntries};
 use crate::algorithms::sliding_log::{self, State};
@@ -36,15 +37,15 @@ impl<B: Backing> Shard<B> {
         transition::convert(&limit.limit, self.of_slot(slot, &former), now_us, &former)
     }
 
-    /// The version of `limit` that wrote a slot; none where that cannot be, see `check`.
+    /// The version of `limit` that wrote a slot; None where there is no such version, see `check`.
     fn former_of(&self, slot: &Slot, limit: &Registered, limits: &impl Limits) -> Option<Limit> {
         let former = self.limit_of(slot, limits).filter(|former| may_follow(&limit.limit, former));
         self.damage.set(self.damage.get() || former.is_none());
         former
     }
 
-    /// Bring what another version of this limit wrote into the numbers of this one, for good: a wait
-    /// that is told from here on is counted in them. Whether there was such a state.
+    /// Convert what another version of this limit wrote into the numbers of this one, for good: a wait
+    /// that is reported from here on is counted in them. Returns whether there was such a state.
     #[inline(always)]
     pub fn adopt(&mut self, place: Place, limit: &Registered, limits: &impl Limits, now_us: i64) -> bool {
         match place {

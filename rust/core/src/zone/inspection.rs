@@ -1,7 +1,7 @@
 //! Looking into a zone while other processes use it, and checking all of it.
 
 use crate::algorithms::concurrent;
-use crate::algorithms::leases::AskedLeases;
+use crate::algorithms::leases::LeaseRequest;
 use crate::algorithms::transition::{self, ANY, Reading, measured_us};
 use crate::hash::KeyHash;
 use crate::holding::store::HoldStore;
@@ -60,7 +60,7 @@ impl ZoneStorage {
         let looked = known.iter().enumerate().filter_map(|(place, registered)| {
             if registered.limit.algorithm == Algorithm::Concurrent {
                 let leases = shard.backing.holds()?.leases(key.tag_under(registered.salt))?;
-                let asked = AskedLeases { leases: Some(leases), until: None };
+                let asked = LeaseRequest { leases: Some(leases), until: None };
                 let state = concurrent::roll(&registered.limit, asked, now_us);
                 let measured = concurrent::measure(&registered.limit, &state, now_us);
                 let (remaining, reset_after_us, next_after_us) = measured_us(&registered.limit, measured, now_us);
