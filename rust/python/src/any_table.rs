@@ -219,7 +219,7 @@ impl AnyTable {
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => {
                 let logs = checks.iter().filter(|check| check.limit.limit.algorithm == Algorithm::SlidingLog).count();
-                match table.storage().unheld(checks.len(), logs) {
+                match table.storage().hold_error(checks.len(), logs) {
                     None => Ok(()),
                     Some(fault) => Err(headgate_error("ConfigError", fault)),
                 }

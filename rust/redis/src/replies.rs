@@ -87,6 +87,6 @@ fn told(reply: &[u8], at: usize) -> Option<Reading> {
 fn number(reply: &[u8], at: usize, least: i64) -> Option<i64> {
     let bytes = reply.get(at..at + 8)?;
     let number = f64::from_le_bytes(bytes.try_into().ok()?);
-    let is_whole = number >= least as f64 && number <= LARGEST as f64 && number.trunc() == number;
-    is_whole.then_some(number as i64)
+    let is_consistent = number >= least as f64 && number <= LARGEST as f64 && number.trunc() == number;
+    is_consistent.then_some(number as i64)
 }

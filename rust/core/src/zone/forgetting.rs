@@ -5,7 +5,7 @@ use crate::algorithms::leases::Lease;
 use crate::limit::LARGEST;
 use crate::zone::backing::MappedBacking;
 use crate::zone::hold_records::is_replaceable;
-use crate::zone::journal::{DOUBT, HAND, HELD, PASSED, SOONEST};
+use crate::zone::journal::{HAND, HELD, PASSED, SOONEST, STALE};
 use crate::zone::pool::{KIND, Kind, halves, word_of};
 use crate::zone::tries::Trie;
 
@@ -23,7 +23,7 @@ impl MappedBacking<'_> {
         if self.weight() == 0 {
             return None;
         }
-        if self.journal.word(SOONEST) & DOUBT != 0 {
+        if self.journal.word(SOONEST) & STALE != 0 {
             let first_us = self.each_hold().map(|cell| self.forget_us(cell)).min()?;
             self.journal.set(SOONEST, first_us as u64);
         }
@@ -32,10 +32,10 @@ impl MappedBacking<'_> {
 
     /// A hold is about to be forgotten at another moment, or now.
     #[inline(always)]
-    pub(super) fn doubt_soonest(&mut self, cell: u32) {
+    pub(super) fn mark_soonest_stale(&mut self, cell: u32) {
         let soonest = self.journal.word(SOONEST);
         if self.forget_us(cell) as u64 == soonest {
-            self.journal.set(SOONEST, soonest | DOUBT);
+            self.journal.set(SOONEST, soonest | STALE);
         }
     }
 
@@ -132,7 +132,7 @@ impl MappedBacking<'_> {
     fn next_at_hand(&mut self) -> Option<(u32, bool)> {
         let (hand, chunks) = halves(self.journal.word(HAND));
         let cell = if hand == 0 { self.first_cell()? } else { hand };
-        let next = self.cell_behind(cell).unwrap_or(0);
+        let next = self.next_cell(cell).unwrap_or(0);
         self.journal.set(HAND, word_of(next, chunks));
         Some((cell, next == 0))
     }
@@ -149,7 +149,7 @@ impl MappedBacking<'_> {
     /// The hand has passed all cells; of some the moments have changed since.
     fn end_round(&mut self) {
         let passed = self.journal.word(PASSED);
-        self.journal.set(SOONEST, if passed == 0 { 0 } else { passed | DOUBT });
+        self.journal.set(SOONEST, if passed == 0 { 0 } else { passed | STALE });
         self.journal.set(PASSED, 0);
     }
 
@@ -171,12 +171,12 @@ impl MappedBacking<'_> {
                 let lease = Lease { until: record.until_us, number: u64::from(cell), places: held.cost() };
                 self.remove_lease(held.key, lease);
             }
-            if !self.let_key_go(held.key) {
+            if !self.release_key(held.key) {
                 self.remove_leaf(Trie::Keys, self.cell(held.key, TAG), held.key);
                 self.drop_cell(held.key);
             }
         }
-        self.doubt_soonest(cell);
+        self.mark_soonest_stale(cell);
         self.drop_hold(cell);
         let (weight, settled) = halves(self.journal.word(HELD));
         self.write_words(HELD, [word_of(weight.wrapping_sub(own), settled.wrapping_sub(was_settled))]);
@@ -184,7 +184,7 @@ impl MappedBacking<'_> {
 
     /// One hold fewer is of a key; whether there are others.
     #[inline]
-    pub(super) fn let_key_go(&mut self, key: u32) -> bool {
+    pub(super) fn release_key(&mut self, key: u32) -> bool {
         let (kind, remembered) = halves(self.cell(key, KIND));
         self.write_cell(key, KIND, [word_of(kind, remembered.wrapping_sub(1))]);
         remembered > 1
@@ -198,6 +198,6 @@ impl MappedBacking<'_> {
     }
 
     fn soonest(&self) -> i64 {
-        (self.journal.word(SOONEST) & !DOUBT).min(2 * LARGEST as u64) as i64
+        (self.journal.word(SOONEST) & !STALE).min(2 * LARGEST as u64) as i64
     }
 }
