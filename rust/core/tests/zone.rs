@@ -207,7 +207,8 @@ fn what_was_written_and_not_committed_is_taken_back() {
 
 #[test]
 fn charges_in_several_lanes_count_together_or_not_at_all() {
-    // The process that dies may have committed nothing, decided, or committed some; the next may come to any shard first.
+    // The process that dies may have committed nothing, decided, or committed some; the next may come to any shard
+    // first.
     for (decided, committed) in [(false, 0), (true, 0), (true, 1), (true, 2)] {
         for first in 0..3 {
             let table = table(1 << 20);

@@ -1,24 +1,24 @@
-//! Replies that are strings of bytes, as most replies of scripts are, among the bytes that came on a connection.
+//! Bulk strings, as most replies of scripts are, among the bytes received on a connection.
 
-/// Digits of the length of a reply; a longer one is no usual reply.
+/// The most digits of the length of a usual reply.
 const MOST_DIGITS: usize = 4;
 
-/// The replies at the beginning of some bytes; what is left are those that follow.
+/// The replies at the beginning of some bytes; the field is what has not been read yet.
 pub struct Bulks<'a>(pub &'a [u8]);
 
-/// What comes next.
+/// The next reply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Bulk<'a> {
-    /// A string of bytes.
+    /// A complete bulk string.
     Whole(&'a [u8]),
-    /// The beginning of one, or nothing.
+    /// The beginning of a bulk string, or nothing.
     Part,
-    /// Something else.
+    /// Anything else.
     Other,
 }
 
 impl<'a> Bulks<'a> {
-    /// What comes next, which is left where it is not a whole string.
+    /// Read the next reply; the bytes stay where it is not a complete bulk string.
     #[allow(clippy::should_implement_trait)] // it does not end
     pub fn next(&mut self) -> Bulk<'a> {
         let mut length = 0;
@@ -33,7 +33,7 @@ impl<'a> Bulks<'a> {
         Bulk::Part
     }
 
-    /// The text of a length whose end is there.
+    /// Read the text of this length, whose length line ends at `end`.
     fn text(&mut self, end: usize, length: usize) -> Bulk<'a> {
         let (start, whole) = (end + 2, end + 2 + length + 2);
         if self.0.get(end + 1).is_some_and(|byte| *byte != b'\n') {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_told_apart_at_once() {
+    fn everything_else_is_detected_at_once() {
         for bytes in [
             &b":1\r\n"[..],
             b"-NOSCRIPT",

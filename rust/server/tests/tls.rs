@@ -61,7 +61,7 @@ fn http2_is_what_a_client_gets_that_offers_it() {
     }
     assert_eq!(client.session.as_ref().expect("TLS").alpn_protocol(), Some(&b"h2"[..]));
     let mut neither = running.connect_tls(Speaks { protocol: Some(b"gopher"), ..HTTP1 });
-    let refused = neither.shake_hands().expect_err("no protocol");
+    let refused = neither.perform_handshake().expect_err("no protocol");
     assert!(refused.contains("NoApplicationProtocol"), "{refused}");
 }
 
@@ -96,7 +96,7 @@ fn another_certificate_is_shown_to_who_comes_and_who_is_there_stays() {
     answered(&mut before);
     running.door.swap_tls(tls_of(RENEWED, Some(CA)));
     let mut stranger = running.connect_tls(HTTP1);
-    assert!(stranger.shake_hands().is_err() || stranger.read(&mut [0; 1]).is_err());
+    assert!(stranger.perform_handshake().is_err() || stranger.read(&mut [0; 1]).is_err());
     answered(&mut before);
 }
 

@@ -70,7 +70,7 @@ fn only_clients_with_a_certificate_of_the_authority_are_let_in() {
         for (certificate, why) in [(None, "CertificateRequired"), (Some(STRANGER), "UnknownCA")] {
             let mut refused = running.connect_tls(Speaks { certificate, old_tls, ..HTTP1 });
             // In TLS 1.3 a client may send before it knows whether it is let in.
-            let error = refused.shake_hands().err().or_else(|| {
+            let error = refused.perform_handshake().err().or_else(|| {
                 let _ = refused.stream.set_read_timeout(Some(support::WAIT));
                 refused.read(&mut [0; 1]).err().map(|error| error.to_string())
             });

@@ -101,8 +101,8 @@ pub trait Backing {
     /// when committed.
     fn take_entry_out(&mut self, at: Position, behind: usize);
 
-    /// Put an entry into a chain at a place: the entry there and the `behind` entries after it move one place back, where
-    /// the last one has room. Takes effect when committed.
+    /// Put an entry into a chain at a place: the entry there and the `behind` entries after it move one place back,
+    /// where the last one has room. Takes effect when committed.
     fn put_entry_in(&mut self, at: Position, behind: usize, entry: Entry);
 
     /// The holds; None where the backing cannot store any.

@@ -114,7 +114,8 @@ impl<B: Backing> Shard<B> {
 
     /// Whether a charge can be given back here before what was written is committed.
     pub fn can_give_back(&self, limit: &Limit) -> bool {
-        // The entries, the link and the free list of the freed blocks, and the slot; of a bucket the slot and its refunds.
+        // The entries, the link and the free list of the freed blocks, and the slot; of a bucket the slot and its
+        // refunds.
         self.backing.can_note(if limit.algorithm == Algorithm::SlidingLog { MOST_SINCE + 3 } else { 2 })
     }
 
@@ -195,8 +196,8 @@ impl<B: Backing> Shard<B> {
         self.backing.write_slot(index, slot);
     }
 
-    /// Give back what is left of a charge under `charged_limit`, made at `earliest_us` or later, in the numbers that the state
-    /// is in; returns whether the state is then the same as none.
+    /// Give back what is left of a charge under `charged_limit`, made at `earliest_us` or later, in the numbers that
+    /// the state is in; returns whether the state is then the same as none.
     pub fn give_back(
         &mut self,
         place: Place,

@@ -60,8 +60,8 @@ impl<B: Backing> Shard<B> {
         before - self.len()
     }
 
-    /// Convert all states that a former version of a limit wrote into the numbers of the latest one, drop those that are
-    /// the same as none, and mark the limits that slots name afterwards in `named`; returns how many were dropped.
+    /// Convert all states that a former version of a limit wrote into the numbers of the latest one, drop those that
+    /// are the same as none, and mark the limits that slots name afterwards in `named`; returns how many were dropped.
     pub fn tidy(&mut self, newest: &Newest, limits: &impl Limits, now_us: i64, named: &mut [bool]) -> usize {
         let expired = self.drop_expired(limits, now_us, |_| false);
         for index in 0..self.backing.slots().len() {

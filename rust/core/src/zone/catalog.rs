@@ -72,7 +72,8 @@ impl<'zone> Catalog<'zone> {
         }
     }
 
-    /// Whether decisions may write the number in this name. The caller holds a shard; otherwise it may be retired at once.
+    /// Whether decisions may write the number in this name. The caller holds a shard; otherwise it may be retired at
+    /// once.
     #[inline(always)]
     pub fn is_current(&self, name: u64) -> bool {
         let number = name as u32 & ((1 << NUMBER_BITS) - 1);

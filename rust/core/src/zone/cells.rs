@@ -1,9 +1,9 @@
 //! The cells that holds are stored in: of 16 words each, in chunks that the shards of a zone take from one pool.
 //!
 //! A chunk belongs to the shard whose number is in its first word, until that shard has no hold any more. Writes to a
-//! cell in use are journaled; a cell that was just taken holds nothing yet and is filled without the journal, except for
-//! its kind. A dropped cell is not taken again before the decision that dropped it is committed. The chunks of a shard are
-//! linked, so that the clock hand can walk its cells.
+//! cell in use are journaled; a cell that was just taken holds nothing yet and is filled without the journal, except
+//! for its kind. A dropped cell is not taken again before the decision that dropped it is committed. The chunks of a
+//! shard are linked, so that the clock hand can walk its cells.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -112,8 +112,8 @@ impl MappedBacking<'_> {
         self.write_words(LATER_CELLS, [word_of(cell, count.saturating_add(1))]);
     }
 
-    /// Take a cell for a hold that replaces a settled one, which is forgotten when this is committed. The caller has done
-    /// all else that forgetting takes, except for its cell and the count of settled holds.
+    /// Take a cell for a hold that replaces a settled one, which is forgotten when this is committed. The caller has
+    /// done all else that forgetting takes, except for its cell and the count of settled holds.
     ///
     /// `is_last`: this decision takes no further cell, so that the former cell may be the next one to be taken.
     #[inline]

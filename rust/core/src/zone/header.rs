@@ -125,7 +125,8 @@ pub fn read_header(file: &File, bytes: usize) -> io::Result<Result<(Layout, Birt
     Ok(layout.map(|layout| (layout, birth)))
 }
 
-/// A number for what makes a zone of one machine unreadable on another: word size, processor, and the C library's locks.
+/// A number for what makes a zone of one machine unreadable on another: word size, processor, and the C library's
+/// locks.
 fn machine() -> u64 {
     let library = if cfg!(target_env = "gnu") { 1 } else { 2 };
     let kind =

@@ -32,8 +32,8 @@ impl MappedBacking<'_> {
         [low >> 32 << 32 | u64::from(cell ^ high as u32 ^ self.journal.held.number as u32), high]
     }
 
-    /// Write a hold of one limit into a cell that was just taken, under an id that contains the cell; `secret` derives 128
-    /// bits from a number that it gets only once.
+    /// Write a hold of one limit into a cell that was just taken, under an id that contains the cell; `secret` derives
+    /// 128 bits from a number that it gets only once.
     #[inline(always)]
     pub(super) fn fill_one(
         &mut self,

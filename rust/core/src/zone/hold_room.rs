@@ -102,8 +102,8 @@ impl HoldRoom<'_> {
         reserved
     }
 
-    /// Forget the holds of a shard whose time is over; if there is none, one that is settled. Returns the time until the
-    /// first of the remaining ones is forgotten.
+    /// Forget the holds of a shard whose time is over; if there is none, one that is settled. Returns the time until
+    /// the first of the remaining ones is forgotten.
     fn forget_some(&self, shard: &mut Guard<'_>) -> Option<i64> {
         shard.backing.make_room_for_holds(self.now_us, self.on_full == OnFull::Forget);
         settle_holds(&self.shards.file, shard);

@@ -68,7 +68,8 @@ pub struct Tickets<'zone> {
 }
 
 impl<'zone> Tickets<'zone> {
-    /// A seat for a process whose callers wait, with the lock it holds as long as it is there; None where all are taken.
+    /// A seat for a process whose callers wait, with the lock it holds as long as it is there; None where all are
+    /// taken.
     pub fn claim(&mut self) -> Option<(Seat, Taken<'zone>)> {
         let (process, taken) = (0..self.words.places.processes)
             .find_map(|process| Some((process, self.map.take_line_lock(1 + process)?)))?;
@@ -117,11 +118,11 @@ impl<'zone> Tickets<'zone> {
         Some(first == Some(self.find(standing)?))
     }
 
-    /// Leave the line and call the first ticket, if that is another one now. Returns the number of the first one if it is
-    /// of the same process, which calls it itself.
+    /// Leave the line and call the first ticket, if that is another one now. Returns the number of the first one if it
+    /// is of the same process, which calls it itself.
     ///
-    /// `as_planned`: it leaves at the moment that all plans predict. `planned`: the plan of its process includes it, as do
-    /// those of other processes if it is not the last.
+    /// `as_planned`: it leaves at the moment that all plans predict. `planned`: the plan of its process includes it, as
+    /// do those of other processes if it is not the last.
     pub fn leave(&mut self, standing: &Standing, as_planned: bool, planned: bool) -> Option<u64> {
         let ticket = self.find(standing)?;
         let name = self.words.line_of(ticket);
@@ -176,8 +177,9 @@ impl<'zone> Tickets<'zone> {
         heads.collect::<Vec<_>>().into_iter().for_each(|head| self.call(head));
     }
 
-    /// One round of a process that listens: show that it is alive, remove the tickets of absent processes, and finish the
-    /// calls that those did not. Returns the numbers of its called tickets; None where it was taken for absent itself.
+    /// One round of a process that listens: show that it is alive, remove the tickets of absent processes, and finish
+    /// the calls that those did not. Returns the numbers of its called tickets; None where it was taken for absent
+    /// itself.
     pub fn listen(&mut self, process: usize) -> Option<Vec<u64>> {
         self.words.put_of_process(process, BEAT, self.now_us as u64);
         self.expel_absent(process);

@@ -48,8 +48,8 @@ impl Lines {
         map.line_words().get(LinePlaces::waited(group)).is_some_and(|waited| waited.load(Relaxed) != 0)
     }
 
-    /// Call the first callers that wait for places of a group, after some were freed. Where the lock of the lines cannot
-    /// be had, the next process that listens calls them.
+    /// Call the first callers that wait for places of a group, after some were freed. Where the lock of the lines
+    /// cannot be had, the next process that listens calls them.
     #[cold]
     pub fn freed(&self, map: &SharedMap, group: usize, now_us: i64) {
         if let Some(pending) = map.line_words().get(LinePlaces::pending(group)) {
@@ -93,9 +93,9 @@ impl Lines {
         LineWords::new(map.line_words(), self.places).put(CHANGING, 1);
     }
 
-    /// Listen for calls of this process's tickets, as long as `on_calls` returns true: it gets the numbers of the called
-    /// tickets, or None where all callers must check whether they are still in line. `on_seat` gets the seat of this
-    /// process, or None where there is no room for another process. `now_us` is the monotonic clock.
+    /// Listen for calls of this process's tickets, as long as `on_calls` returns true: it gets the numbers of the
+    /// called tickets, or None where all callers must check whether they are still in line. `on_seat` gets the seat of
+    /// this process, or None where there is no room for another process. `now_us` is the monotonic clock.
     pub fn listen<E>(
         &self,
         map: &SharedMap,

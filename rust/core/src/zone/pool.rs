@@ -1,4 +1,5 @@
-//! The layout of the pool of a zone: chunks that belong to one shard each, of a line for the owner and cells of 16 words.
+//! The layout of the pool of a zone: chunks that belong to one shard each, of a line for the owner and cells of 16
+//! words.
 
 /// Words of a cell.
 pub const CELL_WORDS: usize = 16;

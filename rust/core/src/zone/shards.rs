@@ -1,9 +1,9 @@
 //! The shards of a zone, and how they are locked.
 //!
-//! Each has a lock that the system passes on when its holder dies; what the holder left unfinished is mended by the next
-//! one, see `journal`. A shard that cannot be had for a quarter of a second is held by a stopped process: that is an error,
-//! and no other shard is held while waiting for it. From then on this process marks it as out of reach: each decision
-//! tries it once without waiting, until one of them gets it.
+//! Each has a lock that the system passes on when its holder dies; what the holder left unfinished is mended by the
+//! next one, see `journal`. A shard that cannot be had for a quarter of a second is held by a stopped process: that is
+//! an error, and no other shard is held while waiting for it. From then on this process marks it as out of reach: each
+//! decision tries it once without waiting, until one of them gets it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU64;
@@ -164,7 +164,8 @@ impl MappedShards {
         let decided = |shard_number| journal::decided(self.file.map.shard_words(shard_number % self.count()));
         let followers = guard.backing.journal.mend(decided).map_err(Obstacle::Damaged)?;
         if followers != 0 {
-            // They follow this shard's turn, so they must be consistent before it takes another. All have higher numbers.
+            // They follow this shard's turn, so they must be consistent before it takes another. All have higher
+            // numbers.
             for follower in (shard_number + 1..self.count()).filter(|follower| followers >> follower & 1 != 0) {
                 drop(self.attempt(follower)?);
             }

@@ -1,8 +1,9 @@
-//! What must hold of whatever bytes a client sends.
+//! Properties that must hold for any bytes that a client sends.
 //!
-//! The fuzzers of `rust/fuzz` ask these functions, which panic where it does not hold; so does a bounded run below.
+//! The fuzzers of `rust/fuzz` call these functions, which panic where a property does not hold; so does a bounded run
+//! below.
 
-#![allow(clippy::expect_used, clippy::panic)] // they say so when they fail
+#![allow(clippy::expect_used, clippy::panic)] // a failed property panics
 
 #[cfg(test)]
 #[path = "../../../fuzz/src/bounded.rs"]
@@ -33,7 +34,7 @@ fn tight() -> Bounds {
     Bounds { head_bytes: 300, target_bytes: 40, fields: 12, ..Bounds::default() }
 }
 
-/// Sizes of the pieces in which an input comes: at once, byte by byte, and as its first byte says.
+/// Sizes of the pieces in which an input arrives: at once, byte by byte, and as its first byte says.
 fn sizes(sent: &[u8]) -> [usize; 3] {
     [sent.len().max(1), 1, 2 + usize::from(sent.first().copied().unwrap_or_default()) % 29]
 }
@@ -65,7 +66,7 @@ pub fn head(sent: &[u8]) {
     }
 }
 
-/// A body in chunks is the same however it is cut; hyper reads the same bytes, and the next request behind them.
+/// A body in chunks is the same however it is cut; hyper reads the same bytes, and the next request after them.
 pub fn chunks(sent: &[u8]) {
     let followed = sizes(sent).map(|size| {
         let mut chunks = Chunks::new();
@@ -93,7 +94,7 @@ pub fn chunks(sent: &[u8]) {
     }
 }
 
-/// The data of chunks that were followed, and whether fields come behind: hyper takes not all of those.
+/// The data of chunks that were followed, and whether trailers follow: hyper does not accept all of those.
 fn data_of(mut chunks: &[u8]) -> (Vec<u8>, bool) {
     let mut data = Vec::new();
     while let Some(end) = chunks.iter().position(|byte| *byte == b'\n') {
@@ -111,16 +112,16 @@ fn data_of(mut chunks: &[u8]) -> (Vec<u8>, bool) {
 
 /// Frames end where their heads say, however they are cut.
 pub fn frames(sent: &[u8]) {
-    let told = told_of_frames(sent.get(PREFACE..).unwrap_or_default());
+    let expected = expected_of_frames(sent.get(PREFACE..).unwrap_or_default());
     for size in sizes(sent) {
         let mut frames = Frames::after(PREFACE);
         sent.chunks(size).for_each(|piece| frames.follow(piece));
-        assert_eq!((frames.unfinished(), frames.in_fields()), told, "in pieces of {size}");
+        assert_eq!((frames.unfinished(), frames.in_fields()), expected, "in pieces of {size}");
     }
 }
 
 /// How many bytes are unfinished, and whether fields are, read from whole frames.
-fn told_of_frames(mut sent: &[u8]) -> (usize, bool) {
+fn expected_of_frames(mut sent: &[u8]) -> (usize, bool) {
     let (mut fields, mut in_fields) = (0, false);
     while let Some(([high, middle, low, kind, flags, ..], payload)) = sent.split_at_checked(9) {
         let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
@@ -175,7 +176,7 @@ pub fn requests(sent: &[u8]) {
     }
 }
 
-/// What the intake hands over of a connection.
+/// What the intake hands over from a connection.
 #[derive(Default)]
 struct HandedOver {
     bytes: Vec<u8>,
@@ -192,7 +193,7 @@ impl HandedOver {
     }
 }
 
-/// What the intake makes of what comes: as `poll_read`, but for where it comes from.
+/// What the intake hands over for these pieces: as `poll_read` does, except for the source of the bytes.
 fn hand_over<'a>(pieces: impl Iterator<Item = &'a [u8]>, bounds: &Arc<Bounds>) -> HandedOver {
     let client = IpAddr::from(Ipv4Addr::LOCALHOST);
     let connection = Arc::new(Connection::new(0, client, Arc::new(Room::new()), Duration::from_secs(30)));
@@ -242,7 +243,7 @@ fn idle_stream() -> TcpStream {
             let _entered = runtime.enter();
             let address = listener.local_addr().expect("an address");
             let stream = std::net::TcpStream::connect(address).expect("a connection");
-            stream.set_nonblocking(true).expect("a socket that can be asked");
+            stream.set_nonblocking(true).expect("a non-blocking socket");
             TcpStream::from_std(stream).expect("a connection")
         })
     })
@@ -253,22 +254,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_comes_a_head_is_the_same_however_it_is_cut() {
+    fn any_head_is_the_same_however_it_is_cut() {
         bounded::each("head", 20_000, head);
     }
 
     #[test]
-    fn whatever_comes_hyper_reads_the_chunks_that_are_followed() {
+    fn hyper_reads_any_chunks_that_are_followed() {
         bounded::each("chunks", 20_000, chunks);
     }
 
     #[test]
-    fn whatever_comes_frames_end_where_their_heads_say() {
+    fn any_frames_end_where_their_heads_say() {
         bounded::each("frames", 20_000, frames);
     }
 
     #[test]
-    fn whatever_comes_hyper_reads_the_requests_that_are_handed_over() {
+    fn hyper_reads_any_requests_that_are_handed_over() {
         bounded::each("requests", 20_000, requests);
     }
 }

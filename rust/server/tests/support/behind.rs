@@ -19,7 +19,7 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 
 /// A service that runs until it is dropped.
-pub struct Behind {
+pub struct Backend {
     pub socket: PathBuf,
     pub counts: Arc<Counts>,
     listener: StdListener,
@@ -38,7 +38,7 @@ pub struct Counts {
     pub sent: AtomicU64,
 }
 
-impl Behind {
+impl Backend {
     pub fn start() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let name = format!("headgate-door-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -83,7 +83,7 @@ impl Behind {
     }
 }
 
-impl Drop for Behind {
+impl Drop for Backend {
     fn drop(&mut self) {
         self.stop();
     }

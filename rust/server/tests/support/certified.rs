@@ -100,7 +100,7 @@ impl Client {
     }
 
     /// Shake hands; what went wrong, in words.
-    pub fn shake_hands(&mut self) -> Result<(), String> {
+    pub fn perform_handshake(&mut self) -> Result<(), String> {
         let session = self.session.as_mut().expect("a client with TLS");
         while session.is_handshaking() {
             session.complete_io(&mut self.stream).map_err(|error| error.to_string())?;
@@ -110,7 +110,7 @@ impl Client {
 
     /// The certificate that the door has shown, once hands are shaken.
     pub fn shown(&mut self) -> Vec<u8> {
-        self.shake_hands().expect("a handshake");
+        self.perform_handshake().expect("a handshake");
         let session = self.session.as_ref().expect("a client with TLS");
         session.peer_certificates().expect("certificates")[0].to_vec()
     }

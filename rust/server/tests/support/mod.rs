@@ -26,7 +26,7 @@ use headgate_server::tls::Tls;
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio_rustls::rustls::{ClientConnection, Stream};
 
-use self::behind::Behind;
+use self::behind::Backend;
 
 const HOUR_US: i64 = 3_600_000_000;
 const NOW_US: i64 = 1_800_000_000_000_000;
@@ -90,7 +90,7 @@ impl Decide for Counting {
 pub struct Running {
     pub door: Door,
     pub address: SocketAddr,
-    pub behind: Behind,
+    pub behind: Backend,
 }
 
 /// A door with a service behind it; each client may ask `quota` times.
@@ -115,7 +115,7 @@ fn open(
     tls: Option<Tls>,
 ) -> Running {
     let address = listener.local_addr().expect("an address");
-    let behind = Behind::start();
+    let behind = Backend::start();
     let options = Options { python_socket: behind.socket.clone(), threads, cpus: vec![], bounds, tls };
     let door = Door::open(vec![listener], options, Box::new(decider)).expect("a door");
     Running { door, address, behind }
