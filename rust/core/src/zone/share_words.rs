@@ -1,4 +1,4 @@
-//! A hold's share of many limits as words, and back.
+//! Encoding a hold's share of many limits as words, and decoding it.
 
 use crate::algorithms::transition::Reading;
 use crate::holding::share::{Amount, HeldLimit, Other, Part, Share, UNNUMBERED};
