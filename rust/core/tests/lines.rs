@@ -1,4 +1,4 @@
-//! The waiting lines of a zone, against a list of callers; and lines in which any words are written.
+//! The waiting lines of a zone against a model, a list of callers; and lines with arbitrary words.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::expect_used, clippy::panic)] // what they fail on is what they test
 

@@ -1,4 +1,4 @@
-//! A zone as its callers see it: exact under threads, and mended where a process left it half written.
+//! A zone as its callers see it: exact under threads, and mended where a process left it inconsistent.
 
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
@@ -114,7 +114,7 @@ fn a_zone_whose_logs_and_holds_leave_no_room_for_a_state_is_refused() {
 }
 
 #[test]
-fn threads_that_ask_at_once_pass_exactly_the_limit() {
+fn concurrent_threads_pass_exactly_the_limit() {
     // Places in flight are taken by holds, not by hits.
     for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Concurrent) {
         let table = table(1 << 20);
@@ -236,7 +236,7 @@ fn charges_in_several_lanes_count_together_or_not_at_all() {
             }
             drop(guards);
             let expected = if decided { 50 } else { 99 };
-            // The leader goes on to other turns before the last follower is looked at.
+            // The leader goes on to other turns before the last follower is locked.
             assert_eq!(remaining(&table, &limit, &keys[first]), expected);
             if first == 0 {
                 table.apply(&checks[..2], NOW_US, HIT).expect("a lock");

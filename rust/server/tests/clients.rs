@@ -1,4 +1,4 @@
-//! Clients that are slow, many, or gone: each is bounded, and none stops the others.
+//! Clients that are slow, many, or have left: each is bounded, and none stops the others.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -27,7 +27,7 @@ fn begun(running: &Running, sent: &str) -> Client {
 }
 
 #[test]
-fn three_hundred_clients_that_do_not_finish_their_heads_are_told_so() {
+fn three_hundred_clients_that_do_not_finish_their_heads_get_408() {
     let running = start(1, hasty());
     let begin = "GET /check/default HTTP/1.1\r\nx-forwarded-for: a\r\nx";
     let mut slow: Vec<_> = (0..300).map(|_| begun(&running, begin)).collect();
@@ -43,7 +43,7 @@ fn three_hundred_clients_that_do_not_finish_their_heads_are_told_so() {
 }
 
 #[test]
-fn three_hundred_clients_that_do_not_finish_their_bodies_are_told_so() {
+fn three_hundred_clients_that_do_not_finish_their_bodies_get_408() {
     let running = start(1, hasty());
     let begin = |path| format!("POST {path} HTTP/1.1\r\ncontent-length: 10\r\n\r\n{{");
     let paths = ["/v1/check", "/seen"].into_iter().cycle().take(300);
@@ -88,12 +88,12 @@ fn empty_lines_before_a_request_are_bounded_in_size_and_time() {
 }
 
 #[test]
-fn connections_that_ask_nothing_are_closed() {
+fn idle_connections_are_closed() {
     let running = start(1, hasty());
     let mut silent = connections(&running, 100);
-    let mut asked = running.connect();
-    assert_eq!(asked.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
-    for client in silent.iter_mut().chain([&mut asked]) {
+    let mut answered = running.connect();
+    assert_eq!(answered.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    for client in silent.iter_mut().chain([&mut answered]) {
         assert!(client.has_ended());
     }
     running.wait_for_open(0);

@@ -168,7 +168,7 @@ fn no_more_streams_than_the_bound_are_open() {
 }
 
 #[test]
-fn connections_of_http2_on_which_nothing_is_asked_are_closed() {
+fn idle_connections_of_http2_are_closed() {
     let running =
         start(9, Bounds { idle: Duration::from_millis(500), head: Duration::from_millis(500), ..Bounds::default() });
     let mut silent = running.connect();

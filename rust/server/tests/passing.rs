@@ -53,7 +53,7 @@ fn large_bodies_pass_both_ways_and_wait_for_a_client_that_reads_slowly() {
     let size = 64 << 20;
     let mut reader = running.connect();
     reader.send(format!("GET /large?{size} HTTP/1.1\r\n\r\n"));
-    // Nothing is read: what the service was asked for is what fits in the buffers on the way.
+    // Nothing is read: the service has sent what fits in the buffers on the way.
     let sent = || running.behind.counts.sent.load(Ordering::SeqCst);
     let mut before = u64::MAX;
     while before != sent() {
@@ -124,7 +124,7 @@ fn a_body_that_no_route_reads_is_not_passed_on() {
 }
 
 #[test]
-fn a_request_whose_body_is_not_there_takes_no_turn() {
+fn a_request_with_an_incomplete_body_takes_no_turn() {
     let running = start(1, Bounds { forwarded: 1, ..Bounds::default() });
     let mut slow: Vec<_> = (0..50).map(|_| running.connect()).collect();
     for client in &mut slow {

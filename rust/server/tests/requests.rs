@@ -1,4 +1,4 @@
-//! What the door answers itself, what it refuses, and in which order.
+//! Which requests the door answers, which it refuses, and in which order.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -93,7 +93,7 @@ fn heads_of_many_fields_are_answered_among_others_in_their_order() {
     let (client, mut connection) = (another_client(), running.connect());
     let (few, by) = (check(&client), format!("x-forwarded-for: {client}\r\n\r\n"));
     let wide = with("GET /check/default/a", 150, &by);
-    connection.send(format!("{few}{few}{wide}{few}{wide}")); // at once: the wide one waits for those before it
+    connection.send(format!("{few}{few}{wide}{few}{wide}")); // at once: the wide head waits for those before it
     for left in ["99", "98", "97", "96", "95"] {
         assert_eq!(connection.response().field("x-remaining"), Some(left));
     }
@@ -174,11 +174,11 @@ fn heads_and_bodies_have_bounds() {
     assert_eq!(connection.ask(format!("GET /check/default HTTP/1.1\r\nhost: a\r\n{most}\r\n")).status, 200);
     let body = "a".repeat(1 << 20);
     let large = connection.ask(format!("POST /v1/check HTTP/1.1\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
-    assert!(large.text().ends_with(&body)); // the decider left it to the service behind
+    assert!(large.text().ends_with(&body)); // the decider left it to the Python service
 }
 
 #[test]
-fn an_unwanted_body_is_thrown_away_however_large_it_is() {
+fn an_unwanted_body_is_discarded_however_large_it_is() {
     let running = start(100, Bounds::default());
     let body = "a".repeat(5 << 20);
     for framed in [
@@ -238,7 +238,7 @@ fn a_client_that_has_sent_all_is_still_answered() {
 }
 
 #[test]
-fn a_client_cannot_say_what_only_the_door_may() {
+fn a_client_cannot_forge_the_fields_of_the_door() {
     let running = start(100, Bounds::default());
     let request = check("a").replace("host: a", "host: a\r\nheadgate-door-peer: 1.2.3.4");
     let response = running.connect().ask(request);
