@@ -96,16 +96,16 @@ impl Drop for Slots {
         {
             const PAGE: usize = 4096;
             let start = self.start.addr().get() - mapping.as_ptr().addr();
-            let whole = start.next_multiple_of(PAGE)..(start + size_of_val(&**self)) / PAGE * PAGE;
-            if whole.start < whole.end {
+            let pages = start.next_multiple_of(PAGE)..(start + size_of_val(&**self)) / PAGE * PAGE;
+            if pages.start < pages.end {
                 // SAFETY: whole pages inside this range, of a private anonymous mapping: their content
                 // is lost, and with this drop no value has a view of it any more. Where it fails, the
                 // memory goes back with the rest of the mapping.
                 let _ = unsafe {
                     mapping.unchecked_advise_range(
                         memmap2::UncheckedAdvice::DontNeed,
-                        whole.start,
-                        whole.end - whole.start,
+                        pages.start,
+                        pages.end - pages.start,
                     )
                 };
             }

@@ -140,11 +140,11 @@ fn log_chains_hold_what_a_queue_holds() {
                     chains[key] = log_pool::rewrite(&mut heap, chains[key], retained, &moved);
                 }
                 action => {
-                    let gone = random.below(model.len() as u64 + 1) as usize * usize::from(action < 4);
-                    let shift = if action == 5 && gone < model.len() { -1 } else { 0 };
+                    let expired = random.below(model.len() as u64 + 1) as usize * usize::from(action < 4);
+                    let shift = if action == 5 && expired < model.len() { -1 } else { 0 };
                     let cost = random.below(9) as i64 + 1 + if random.below(20) == 0 { 1 << 27 } else { 0 };
                     let time = 10_000 + time / 3 + shift;
-                    model.drain(..gone);
+                    model.drain(..expired);
                     for entry in model.iter_mut() {
                         entry.0 += shift;
                     }
@@ -152,7 +152,7 @@ fn log_chains_hold_what_a_queue_holds() {
                         Some(newest) if newest.0 == time => newest.1 += cost,
                         _ => model.push_back((time, cost)),
                     }
-                    let charge = LogCharge { gone, shift, time, cost };
+                    let charge = LogCharge { expired, shift, time, cost };
                     let (made, held) = (heap.made_blocks(), heap.head().held as usize);
 
                     let takes_block = log_pool::takes_block(heap.blocks(), chains[key], &charge);

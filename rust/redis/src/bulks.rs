@@ -10,9 +10,9 @@ pub struct Bulks<'a>(pub &'a [u8]);
 #[derive(Debug, PartialEq, Eq)]
 pub enum Bulk<'a> {
     /// A complete bulk string.
-    Whole(&'a [u8]),
+    Complete(&'a [u8]),
     /// The beginning of a bulk string, or nothing.
-    Part,
+    Partial,
     /// Anything else.
     Other,
 }
@@ -30,24 +30,24 @@ impl<'a> Bulks<'a> {
                 _ => return Bulk::Other,
             }
         }
-        Bulk::Part
+        Bulk::Partial
     }
 
     /// Read the text of this length, whose length line ends at `end`.
     fn text(&mut self, end: usize, length: usize) -> Bulk<'a> {
-        let (start, whole) = (end + 2, end + 2 + length + 2);
+        let (start, total) = (end + 2, end + 2 + length + 2);
         if self.0.get(end + 1).is_some_and(|byte| *byte != b'\n') {
             return Bulk::Other;
         }
-        if self.0.len() < whole {
-            return Bulk::Part;
+        if self.0.len() < total {
+            return Bulk::Partial;
         }
-        let (text, left) = self.0.split_at(whole);
+        let (text, left) = self.0.split_at(total);
         if !text.ends_with(b"\r\n") {
             return Bulk::Other;
         }
         self.0 = left;
-        Bulk::Whole(&text[start..start + length])
+        Bulk::Complete(&text[start..start + length])
     }
 }
 
@@ -64,10 +64,10 @@ mod tests {
                 if end < until {
                     break;
                 }
-                assert_eq!(bulks.next(), Bulk::Whole(text));
+                assert_eq!(bulks.next(), Bulk::Complete(text));
             }
             let left = bulks.0;
-            let expected = if left.first() == Some(&b':') { Bulk::Other } else { Bulk::Part };
+            let expected = if left.first() == Some(&b':') { Bulk::Other } else { Bulk::Partial };
             assert_eq!((bulks.next(), bulks.0), (expected, left), "{end}");
         }
     }

@@ -17,7 +17,7 @@ use crate::intake::methods::is_known;
 use crate::outgoing::{Outgoing, ServiceBody};
 use crate::problems::Refusal;
 use crate::stats::Route;
-use crate::uploads::{Upload, discard_body, head_bytes, read_whole};
+use crate::uploads::{Upload, discard_body, head_bytes, read_body};
 use crate::worker::Worker;
 
 /// How long a request stays at the Python service after its client has left.
@@ -62,13 +62,13 @@ impl Exchange<'_> {
             }
         };
         let mut is_last = self.connection.ends_after(self.number);
-        let whole =
-            |reply, answering| respond(reply, is_without_body, |body| Outgoing::whole(body, answering, is_http1));
+        let complete =
+            |reply, answering| respond(reply, is_without_body, |body| Outgoing::complete(body, answering, is_http1));
         let mut response = match answered {
-            Answered::Here(reply) => whole(reply, answering),
+            Answered::Here(reply) => complete(reply, answering),
             Answered::Refused(refusal) => {
                 is_last = true;
-                whole(refusal.reply(), answering)
+                complete(refusal.reply(), answering)
             }
             Answered::Passed(body) => {
                 let mut passed = Held::of(Arc::clone(self.connection));
@@ -76,7 +76,7 @@ impl Exchange<'_> {
                 held.set(0);
                 match self.pass(Request::from_parts(parts, Upload(body)), passed).await {
                     Ok(response) => response.map(|body| Outgoing::passed(body, answering, is_http1)),
-                    Err(refusal) => whole(refusal.reply(), answering),
+                    Err(refusal) => complete(refusal.reply(), answering),
                 }
             }
         };
@@ -137,7 +137,7 @@ impl Exchange<'_> {
                 let reply = self.decide(parts, forwarded(parts.uri.path(), route)).await;
                 reply.map_or(Answered::Passed(Bytes::new()), Answered::Here)
             }
-            Route::Described => match read_whole(parts, body, bounds, self.connection, held).await {
+            Route::Described => match read_body(parts, body, bounds, self.connection, held).await {
                 Ok(body) => {
                     let reply = self.decide(parts, Question::Described { body: &body }).await;
                     reply.map_or(Answered::Passed(body), Answered::Here)
@@ -145,8 +145,8 @@ impl Exchange<'_> {
                 Err(refusal) => Answered::Refused(refusal),
             },
             Route::Other | Route::None if parts.method == Method::POST => {
-                let whole = read_whole(parts, body, bounds, self.connection, held).await;
-                whole.map_or_else(Answered::Refused, Answered::Passed)
+                let read = read_body(parts, body, bounds, self.connection, held).await;
+                read.map_or_else(Answered::Refused, Answered::Passed)
             }
             Route::Other | Route::None => {
                 self.do_without(parts, body);

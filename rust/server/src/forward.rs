@@ -26,7 +26,7 @@ use crate::uploads::Upload;
 pub const PEER: HeaderName = HeaderName::from_static("headgate-door-peer");
 
 /// The largest response that is buffered completely.
-const MOST_WHOLE: u64 = 1 << 20;
+const MOST_BUFFERED: u64 = 1 << 20;
 
 /// The kind of turn that a request takes at the Python service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,14 +122,14 @@ impl Forward {
 
 /// Buffer the whole body, unless it is too large or of unknown size; None where it breaks off.
 async fn read_ahead(mut body: Incoming, turn: OwnedSemaphorePermit) -> Option<ServiceBody> {
-    if body.size_hint().upper().is_none_or(|size| size > MOST_WHOLE) {
-        return Some(ServiceBody::Coming(body, turn));
+    if body.size_hint().upper().is_none_or(|size| size > MOST_BUFFERED) {
+        return Some(ServiceBody::Streaming(body, turn));
     }
-    let mut whole = BytesMut::new();
+    let mut complete = BytesMut::new();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         if let Ok(data) = frame.ok()?.into_data() {
-            whole.extend_from_slice(&data);
+            complete.extend_from_slice(&data);
         }
     }
-    Some(ServiceBody::Whole(whole.freeze()))
+    Some(ServiceBody::Complete(complete.freeze()))
 }

@@ -23,13 +23,13 @@ const SMALL: usize = 4 << 10;
 /// The body of a response of the Python service.
 pub enum ServiceBody {
     /// It has arrived, and takes no turn.
-    Whole(Bytes),
+    Complete(Bytes),
     /// It arrives no faster than the client reads it, and takes a turn meanwhile.
-    Coming(Incoming, OwnedSemaphorePermit),
+    Streaming(Incoming, OwnedSemaphorePermit),
 }
 
 enum Source {
-    Whole(Bytes),
+    Complete(Bytes),
     Passed {
         body: Incoming,
         /// What has arrived of it and was not handed over.
@@ -52,16 +52,16 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// A complete body.
-    pub fn whole(body: Bytes, answering: Answering, is_http1: bool) -> Self {
+    pub fn complete(body: Bytes, answering: Answering, is_http1: bool) -> Self {
         let client = Client::of(answering, is_http1, body.len());
-        Self { source: Source::Whole(body), client }
+        Self { source: Source::Complete(body), client }
     }
 
     /// A body of the Python service.
     pub fn passed(body: ServiceBody, answering: Answering, is_http1: bool) -> Self {
         let (body, turn) = match body {
-            ServiceBody::Whole(body) => return Self::whole(body, answering, is_http1),
-            ServiceBody::Coming(body, turn) => (body, turn),
+            ServiceBody::Complete(body) => return Self::complete(body, answering, is_http1),
+            ServiceBody::Streaming(body, turn) => (body, turn),
         };
         let source = Source::Passed { body, rest: Bytes::new(), _turn: turn };
         Self { source, client: Client::of(answering, is_http1, 0) }
@@ -91,7 +91,7 @@ impl Body for Outgoing {
             return Poll::Pending;
         }
         let ready = match &mut this.source {
-            Source::Whole(body) => body,
+            Source::Complete(body) => body,
             Source::Passed { body, rest, .. } => {
                 while rest.is_empty() {
                     match Pin::new(&mut *body).poll_frame(cx) {
@@ -119,14 +119,14 @@ impl Body for Outgoing {
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Whole(body) => body.is_empty(),
+            Source::Complete(body) => body.is_empty(),
             Source::Passed { body, rest, .. } => rest.is_empty() && body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Whole(body) => SizeHint::with_exact(body.len() as u64),
+            Source::Complete(body) => SizeHint::with_exact(body.len() as u64),
             Source::Passed { body, .. } => body.size_hint(), // hyper calls this before the first piece
         }
     }

@@ -1,4 +1,4 @@
-//! What the door counts, for the service's metrics.
+//! The counters of the door, for the service's metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

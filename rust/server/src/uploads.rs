@@ -71,7 +71,7 @@ impl Body for Upload {
 /// The whole body; a refusal where it is too large, too slow, ends too early, or has to give way.
 ///
 /// `held` counts what has arrived of the request while this waits for the rest.
-pub async fn read_whole(
+pub async fn read_body(
     parts: &Parts,
     body: Incoming,
     bounds: &Bounds,

@@ -39,7 +39,7 @@ fn three_hundred_clients_that_do_not_finish_their_heads_get_408() {
         assert!(client.has_ended());
     }
     assert_eq!(running.count("none", 408), 300);
-    assert_eq!(running.connect().ask(check("a")).status, 200); // none of them was charged
+    assert_eq!(running.connect().request(check("a")).status, 200); // none of them was charged
 }
 
 #[test]
@@ -75,8 +75,8 @@ fn a_head_that_trickles_is_too_slow_all_the_same() {
 fn empty_lines_before_a_request_are_bounded_in_size_and_time() {
     let running = start(1, hasty());
     let mut connection = running.connect();
-    assert_eq!(connection.ask(format!("\r\n\r\n{}", check(&another_client()))).status, 200);
-    let flood = connection.ask("\r\n".repeat(40_000));
+    assert_eq!(connection.request(format!("\r\n\r\n{}", check(&another_client()))).status, 200);
+    let flood = connection.request("\r\n".repeat(40_000));
     assert_eq!((flood.status, flood.field("connection")), (431, Some("close")));
     assert!(connection.has_ended());
     let mut trickles = running.connect();
@@ -92,7 +92,7 @@ fn idle_connections_are_closed() {
     let running = start(1, hasty());
     let mut silent = connections(&running, 100);
     let mut answered = running.connect();
-    assert_eq!(answered.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    assert_eq!(answered.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
     for client in silent.iter_mut().chain([&mut answered]) {
         assert!(client.has_ended());
     }

@@ -25,7 +25,7 @@ fn swapping_the_decider_under_load_loses_no_request_and_no_count() {
                 scope.spawn(move || {
                     let (mut sent, mut not_first) = (0, 0);
                     while !done.load(Ordering::SeqCst) || not_first == 0 {
-                        let response = connection.ask(check("everyone"));
+                        let response = connection.request(check("everyone"));
                         assert_eq!(response.status, 200);
                         sent += 1;
                         not_first += u64::from(response.field("x-decider") != Some("first"));
@@ -44,7 +44,7 @@ fn swapping_the_decider_under_load_loses_no_request_and_no_count() {
     });
     let sum: u64 = counts.iter().map(|(sent, _)| sent).sum();
     assert_eq!(running.count("check", 200), sum);
-    let last = running.connect().ask(check("everyone"));
+    let last = running.connect().request(check("everyone"));
     assert_eq!(last.field("x-remaining"), Some((1_000_000 - sum - 1).to_string().as_str()));
     assert_eq!(last.field("x-decider"), Some("third"));
 }
@@ -57,11 +57,11 @@ fn a_drain_under_load_answers_every_request_that_was_sent() {
         let threads: Vec<_> = (0..8)
             .map(|_| {
                 let mut connection = connect(address);
-                assert_eq!(connection.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+                assert_eq!(connection.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
                 scope.spawn(move || {
                     let mut sent = 0;
                     loop {
-                        let response = connection.ask(check("everyone"));
+                        let response = connection.request(check("everyone"));
                         assert_eq!(response.status, 200);
                         sent += 1;
                         if response.field("connection") == Some("close") {
@@ -85,7 +85,7 @@ fn a_drain_under_load_answers_every_request_that_was_sent() {
 fn a_drain_finishes_what_has_begun_closes_what_is_idle_and_cuts_off_the_rest() {
     let mut running = start_with(Counting::new(10, "first"), Bounds::default());
     let (mut idle, mut begun, mut waiting) = (running.connect(), running.connect(), running.connect());
-    assert_eq!(idle.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    assert_eq!(idle.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
     begun.send("POST /v1/check HTTP/1.1\r\ncontent-length: 13\r\n\r\n{\"req");
     waiting.send("GET /wait HTTP/1.1\r\n\r\n");
     wait_until("a request behind", || running.behind.waiting() == 1);
@@ -95,7 +95,7 @@ fn a_drain_finishes_what_has_begun_closes_what_is_idle_and_cuts_off_the_rest() {
         let door = &mut running.door;
         let drained = scope.spawn(|| door.drain(Duration::from_secs(1)));
         assert!(idle.has_ended());
-        let response = begun.ask("uest\":{}");
+        let response = begun.request("uest\":{}");
         assert_eq!((response.status, response.field("connection")), (200, Some("close")));
         assert!(waiting.has_ended());
         drained.join().expect("a thread").expect("threads that end");
@@ -122,7 +122,7 @@ fn an_end_that_is_called_again_takes_its_time_from_then_on() {
 fn a_drain_answers_a_request_whose_head_has_begun_to_arrive() {
     let mut running = start_with(Counting::new(10, "first"), Bounds::default());
     let (mut first, mut second) = (running.connect(), running.connect());
-    assert_eq!(second.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    assert_eq!(second.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
     for client in [&mut first, &mut second] {
         client.send("GET /check/default HTTP/1.1\r\nho");
     }
@@ -134,7 +134,7 @@ fn a_drain_answers_a_request_whose_head_has_begun_to_arrive() {
         assert!(idle.has_ended()); // so idle connections were closed
         thread::sleep(Duration::from_millis(200));
         for client in [&mut first, &mut second] {
-            let response = client.ask("st: a\r\n\r\n");
+            let response = client.request("st: a\r\n\r\n");
             assert_eq!((response.status, response.field("connection")), (200, Some("close")));
             assert!(client.has_ended());
         }

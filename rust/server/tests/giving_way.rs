@@ -30,7 +30,7 @@ fn connections(running: &Running, count: usize) -> Vec<Client> {
 fn answered(running: &Running, count: usize) -> Vec<Client> {
     let mut clients = connections(running, count);
     for client in &mut clients {
-        assert_eq!(client.ask(HEALTH).status, 200);
+        assert_eq!(client.request(HEALTH).status, 200);
     }
     clients
 }
@@ -44,10 +44,10 @@ fn the_connection_that_has_waited_longest_gives_way() {
     some_ticks();
     let mut others = connections(&running, 9);
     for client in &mut others {
-        assert_eq!(client.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+        assert_eq!(client.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
     }
     let mut newest = running.connect();
-    assert_eq!(newest.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    assert_eq!(newest.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
     let refused = half.response();
     assert_eq!(refused.status, 503);
     assert!(refused.text().contains("this one has waited longest for its client"), "{}", refused.text());
@@ -131,7 +131,7 @@ fn a_body_that_trickles_has_waited_since_it_was_first_waited_for() {
         ended.store(true, SeqCst);
         assert_eq!(refused.status, 503);
         for other in &mut others {
-            assert_eq!(other.ask(HEALTH).status, 200);
+            assert_eq!(other.request(HEALTH).status, 200);
         }
     });
 }
@@ -141,12 +141,12 @@ fn refused_clients_give_way_at_once() {
     let running = start(1000, Bounds { connections: 100, ..Bounds::default() });
     let mut refused = connections(&running, 100);
     for client in &mut refused {
-        assert_eq!(client.ask("BAD\r\n\r\n").status, 400);
+        assert_eq!(client.request("BAD\r\n\r\n").status, 400);
     }
     // More than get a refusal for lack of room: a lingering client would take the place of some of these.
     let mut others = answered(&running, 100);
     for client in &mut others {
-        assert_eq!(client.ask(HEALTH).status, 200);
+        assert_eq!(client.request(HEALTH).status, 200);
     }
     for client in &mut refused {
         assert!(client.has_ended());
@@ -168,7 +168,7 @@ fn clients_that_do_not_read_give_way_at_once() {
     }
     let mut others = answered(&running, 20);
     for client in &mut others {
-        assert_eq!(client.ask(HEALTH).status, 200);
+        assert_eq!(client.request(HEALTH).status, 200);
     }
     running.wait_for_open(20);
 }

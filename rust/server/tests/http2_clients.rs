@@ -85,7 +85,7 @@ fn streams_that_are_left_unread_give_way_at_once() {
     std::thread::sleep(Duration::from_millis(300)); // some ticks
     let mut others: Vec<Client> = (0..3).map(|_| running.connect()).collect();
     for other in &mut others {
-        assert_eq!(other.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+        assert_eq!(other.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
     }
     while deaf.try_frame().is_some() {}
     running.wait_for_open(3);
@@ -101,7 +101,7 @@ fn responses_that_are_left_unread_take_no_turn() {
     }
     wait_until("answers", || running.count("other", 200) == 4);
     for path in ["/seen", "/metrics"] {
-        assert_eq!(running.connect().ask(format!("GET {path} HTTP/1.1\r\n\r\n")).status, 200);
+        assert_eq!(running.connect().request(format!("GET {path} HTTP/1.1\r\n\r\n")).status, 200);
     }
 }
 

@@ -38,14 +38,14 @@ fn be_the_clients(address: SocketAddr) {
     let mut clients: Vec<Client> = vec![];
     for _ in 0..MANY {
         let mut client = connect(address);
-        assert_eq!(client.ask(check(&another_client())).status, 200);
+        assert_eq!(client.request(check(&another_client())).status, 200);
         clients.push(client);
     }
     println!("all are open");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("a line");
     for client in clients.iter_mut().step_by(100) {
-        assert_eq!(client.ask(check(&another_client())).status, 200);
+        assert_eq!(client.request(check(&another_client())).status, 200);
     }
     println!("some were answered again");
 }
@@ -86,7 +86,7 @@ fn ten_thousand_connections_are_served_though_most_are_idle() {
     for _ in 0..100 {
         running.others_are_answered();
     }
-    let passed = running.connect().ask("GET /seen HTTP/1.1\r\n\r\n");
+    let passed = running.connect().request("GET /seen HTTP/1.1\r\n\r\n");
     assert_eq!(passed.status, 200);
     assert_eq!(running.door.figures().held, 0);
     child.stdin.take().expect("its input").write_all(b"go on\n").expect("it reads");
@@ -142,7 +142,7 @@ fn hundreds_of_bad_clients_at_once_all_end_in_time_and_stop_no_other() {
     assert_eq!(clients.len(), 480);
     let mut steady = running.connect();
     wait_until("an end of all others", || {
-        assert_eq!(steady.ask(check("steady")).status, 200);
+        assert_eq!(steady.request(check("steady")).status, 200);
         std::thread::sleep(Duration::from_millis(50));
         running.door.figures().open == 1
     });

@@ -44,7 +44,7 @@ fn requests_that_are_reset_keep_their_turns_until_the_service_behind_is_done_wit
         client.send(frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]));
     }
     let mut other = running.connect();
-    assert_eq!(other.ask("GET /seen HTTP/1.1\r\n\r\n").status, 200);
+    assert_eq!(other.request("GET /seen HTTP/1.1\r\n\r\n").status, 200);
     assert_eq!(stalling.response().status, 200);
     let accepted = running.behind.counts.accepted.load(Ordering::SeqCst);
     assert!(accepted <= 4 + 1, "{accepted} connections for 4 turns, and then one more");

@@ -24,12 +24,12 @@ fn http1_is_spoken_over_each_version_of_tls_with_keys_of_each_kind() {
             assert_eq!(client.shown(), der_of(pair));
             assert_eq!(client.session.as_ref().expect("TLS").alpn_protocol(), options.protocol);
             answered(&mut client);
-            let passed = client.ask("GET /seen HTTP/1.1\r\nhost: a\r\n\r\n");
+            let passed = client.request("GET /seen HTTP/1.1\r\nhost: a\r\n\r\n");
             assert!(passed.text().contains("headgate-door-peer: 127.0.0.1"), "{}", passed.text());
-            let large = client.ask("GET /large?3000000 HTTP/1.1\r\nhost: a\r\n\r\n");
+            let large = client.request("GET /large?3000000 HTTP/1.1\r\nhost: a\r\n\r\n");
             assert_eq!(large.body.len(), 3_000_000);
             let body = "x".repeat(100_000);
-            let echoed = client.ask(format!("POST /echo HTTP/1.1\r\ncontent-length: 100000\r\n\r\n{body}"));
+            let echoed = client.request(format!("POST /echo HTTP/1.1\r\ncontent-length: 100000\r\n\r\n{body}"));
             assert_eq!(echoed.text(), body);
         }
         running.wait_for_the_end();
@@ -122,7 +122,7 @@ fn a_drain_answers_what_has_begun_and_ends_the_rest_with_a_notice() {
         client.session = Some(Box::new(session_of(&config_of(HTTP1))));
         let mut sent = 0;
         loop {
-            let response = client.ask(check("everyone"));
+            let response = client.request(check("everyone"));
             assert_eq!(response.status, 200);
             sent += 1;
             if response.field("connection") == Some("close") {

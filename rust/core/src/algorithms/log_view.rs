@@ -1,4 +1,4 @@
-//! What a transition sees of a sliding log: its entries, oldest first, wherever they are stored.
+//! The view of a sliding log that a transition has: its entries, oldest first, wherever they are stored.
 
 /// (time, cost) in units of the limit.
 pub type Entry = (i64, i64);
@@ -31,11 +31,12 @@ impl<E: LogEntries + From<Entry>> Log<E> {
     }
 }
 
-/// What a charge does to a log: the `gone` oldest entries leave, all times move by `shift`, `cost` is added at `time`.
+/// The effect of a charge on a log: the `expired` oldest entries leave, all times move by `shift`, and `cost` is added
+/// at `time`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogCharge {
     /// How many of the oldest entries leave.
-    pub gone: usize,
+    pub expired: usize,
     /// What is added to all times.
     pub shift: i64,
     /// When the cost is charged.

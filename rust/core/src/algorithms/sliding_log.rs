@@ -13,7 +13,7 @@ pub const MOST_SINCE: usize = 200;
 
 /// What is left of a log: its `retained` oldest entries, unchanged, and the `moved` entries behind them.
 #[derive(Default)]
-pub struct Left {
+pub struct Remainder {
     /// How many of the oldest entries stay as they are.
     pub retained: usize,
     /// The entries behind those, at most `MOST_SINCE`.
@@ -39,7 +39,7 @@ pub struct State<E> {
     /// Entries that still count, oldest first.
     live: E,
     /// How many older entries no longer count.
-    pub gone: usize,
+    pub expired: usize,
     /// Units of the live entries and of `charged`.
     pub used: i64,
     /// The time of the newest entry, `charged` included.
@@ -54,7 +54,7 @@ pub struct State<E> {
 #[inline(always)]
 pub fn roll<E: LogEntries>(limit: &Limit, log: Option<Log<E>>, now: i64) -> State<E> {
     let Some(log) = log else {
-        return State { live: E::default(), gone: 0, used: 0, last: None, shift: 0, charged: 0 };
+        return State { live: E::default(), expired: 0, used: 0, last: None, shift: 0, charged: 0 };
     };
     let (mut shift, mut last) = (log.shift, log.last + log.shift);
     if last - now > 2 * limit.period {
@@ -62,13 +62,13 @@ pub fn roll<E: LogEntries>(limit: &Limit, log: Option<Log<E>>, now: i64) -> Stat
         (shift, last) = (now - log.last, now);
     }
     let border = now.max(last) - limit.period;
-    let mut state = State { live: log.entries, gone: 0, used: log.used, last: Some(last), shift, charged: 0 };
+    let mut state = State { live: log.entries, expired: 0, used: log.used, last: Some(last), shift, charged: 0 };
     while let Some((time, cost)) = state.live.oldest() {
         if time + shift > border {
             break;
         }
         state.live.next();
-        state.gone += 1;
+        state.expired += 1;
         state.used -= cost;
     }
     if state.used == 0 {
@@ -124,10 +124,10 @@ pub fn convert<E: LogEntries>(_limit: &Limit, log: Log<E>, now_us: i64, former: 
 ///
 /// Units are taken off the oldest entries since then: the charge's own entry is not older than these, so the units
 /// would not have stayed longer. Where the caller's slow clock has missed that entry, the newest before it are taken.
-pub fn give_back<E: LogEntries>(limit: &Limit, log: Log<E>, now: i64, cost: i64, earliest: i64) -> Option<Left> {
+pub fn give_back<E: LogEntries>(limit: &Limit, log: Log<E>, now: i64, cost: i64, earliest: i64) -> Option<Remainder> {
     let (last, stored) = (log.last, log.entries.clone().count());
     let border = now.max(last) - limit.period;
-    let untouched = Left { retained: stored, moved: Vec::new() };
+    let untouched = Remainder { retained: stored, moved: Vec::new() };
     if last <= border || earliest <= border {
         return Some(untouched); // it may have left already
     }
@@ -142,7 +142,7 @@ pub fn give_back<E: LogEntries>(limit: &Limit, log: Log<E>, now: i64, cost: i64,
     let (mut moved, _) = without(before, missed);
     moved.reverse();
     moved.extend(since);
-    (retained > 0 || !moved.is_empty()).then_some(Left { retained, moved })
+    (retained > 0 || !moved.is_empty()).then_some(Remainder { retained, moved })
 }
 
 /// What a hold remembers right after its charge: the time of its entry.
@@ -173,7 +173,7 @@ pub fn settle<E: LogEntries>(
         }
         older += 1;
     }
-    Some(Settled { older: state.gone + older, time: moment, before, after: (before + change).max(0) })
+    Some(Settled { older: state.expired + older, time: moment, before, after: (before + change).max(0) })
 }
 
 /// Whether exact arithmetic holds this state, after a debt was charged.
@@ -196,7 +196,7 @@ fn freed<E: LogEntries>(limit: &Limit, state: &State<E>, now: i64, needed: i64) 
 
 /// The entries without their first `needed` units, and how many units were missing.
 fn without(mut entries: Vec<Entry>, mut needed: i64) -> (Vec<Entry>, i64) {
-    let mut gone = 0;
+    let mut expired = 0;
     for (_, cost) in &mut entries {
         if *cost > needed {
             *cost -= needed;
@@ -204,8 +204,8 @@ fn without(mut entries: Vec<Entry>, mut needed: i64) -> (Vec<Entry>, i64) {
             break;
         }
         needed -= *cost;
-        gone += 1;
+        expired += 1;
     }
-    entries.drain(..gone);
+    entries.drain(..expired);
     (entries, needed)
 }

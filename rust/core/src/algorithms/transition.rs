@@ -203,8 +203,8 @@ pub fn decide_log<E: LogEntries>(limit: &Limit, log: Option<Log<E>>, now_us: i64
     let measured = sliding_log::measure(limit, &state, now);
     let (remaining, reset_after_us, next_after_us) = measured_at(limit, measured, now, now_us);
     let reading = Reading { remaining, reset_after_us, retry_after_us, next_after_us, delay_us: 0 };
-    let sliding_log::State { gone, shift, last, charged, .. } = state;
-    (reading, LogCharge { gone, shift, time: last.unwrap_or_default(), cost: charged })
+    let sliding_log::State { expired, shift, last, charged, .. } = state;
+    (reading, LogCharge { expired, shift, time: last.unwrap_or_default(), cost: charged })
 }
 
 /// How long a request admitted onto this state waits before it proceeds, in microseconds.
@@ -232,8 +232,8 @@ pub fn update_of<E: LogEntries>(state: &State<E>) -> StateUpdate {
     match state {
         State::Numbers(numbers) => StateUpdate::Numbers(*numbers),
         State::Entries(state) => {
-            let sliding_log::State { gone, shift, last, charged, .. } = *state;
-            StateUpdate::Entries(LogCharge { gone, shift, time: last.unwrap_or_default(), cost: charged })
+            let sliding_log::State { expired, shift, last, charged, .. } = *state;
+            StateUpdate::Entries(LogCharge { expired, shift, time: last.unwrap_or_default(), cost: charged })
         }
     }
 }

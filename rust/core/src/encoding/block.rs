@@ -28,9 +28,9 @@ impl Block {
 /// The place of one entry.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Position {
-    /// Which block it is in.
+    /// The number of the block.
     pub block: u32,
-    /// Which entry of the block it is.
+    /// The index of the entry in the block.
     pub index: u32,
 }
 

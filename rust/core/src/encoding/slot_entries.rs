@@ -12,7 +12,7 @@ pub const LARGEST_IN_SLOT: i64 = (1 << COST_BITS) - 1;
 
 /// A key's log as a slot stores it.
 ///
-/// Of a chain: the place of the oldest entry, the units of all entries, the place of the newest one. Of
+/// For a chain: the place of the oldest entry, the units of all entries, the place of the newest one. For
 /// entries in the slot: the times of both, and the complement of their costs, which is negative; a cost of 0 is
 /// that of no entry.
 pub type Chain = [i64; 3];
@@ -87,10 +87,10 @@ impl SlotEntries {
         self
     }
 
-    /// The entries without the `gone` oldest ones.
+    /// The entries without the `expired` oldest ones.
     #[inline(always)]
-    pub fn without(self, gone: usize) -> Self {
-        match gone {
+    pub fn without(self, expired: usize) -> Self {
+        match expired {
             0 => self,
             1 => Self([self.0[1], (0, 0)]),
             _ => Self::default(),

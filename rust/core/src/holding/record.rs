@@ -16,8 +16,8 @@ impl HoldId {
     /// The id of these 16 bytes, the lowest first.
     #[inline]
     pub fn of_bytes(bytes: [u8; 16]) -> Self {
-        let whole = u128::from_le_bytes(bytes);
-        Self([whole as u64, (whole >> 64) as u64])
+        let bits = u128::from_le_bytes(bytes);
+        Self([bits as u64, (bits >> 64) as u64])
     }
 
     /// An id that contains the number of its hold, made from 128 secret bits, of which 96 stay.
@@ -39,7 +39,7 @@ impl HoldId {
         self.number() == number
     }
 
-    /// As 16 bytes.
+    /// The id as 16 bytes, the lowest first.
     #[inline]
     pub fn bytes(self) -> [u8; 16] {
         let Self([low, high]) = self;

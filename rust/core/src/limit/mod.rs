@@ -86,7 +86,7 @@ pub struct Limit {
     pub least: i64,
     /// How far above those the numbers of a state can be.
     pub most: [u64; 3],
-    /// Of calendar windows, the borders, where they are known.
+    /// For calendar windows, the borders, where they are known.
     pub calendar: Calendar,
 }
 

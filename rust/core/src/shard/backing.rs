@@ -1,10 +1,10 @@
-//! Where the slots and log blocks of a shard lie: the memory of one process, or a file
+//! The storage of the slots and log blocks of a shard: the memory of one process, or a file
 //! that many processes map.
 //!
 //! A shard changes its backing in three ways. What a decision charges and holds is written piece by piece and
-//! then committed: a backing that outlives its processes takes back what was written and not committed.
-//! What moves slots opens or closes a gap, and what moves the times of a log is one step as well: such
-//! a backing carries those on. All the rest changes one word.
+//! then committed: a backing that outlives its processes undoes what was written and not committed. Opening or
+//! closing a gap between slots, and moving the times of a log, is one step: such a backing finishes it. All other
+//! changes write one word.
 
 use crate::algorithms::log_view::Entry;
 use crate::encoding::block::{Block, NIL, Position};
@@ -32,7 +32,7 @@ impl Default for Head {
     }
 }
 
-/// Where the slots and log blocks of a shard lie.
+/// The storage of the slots and log blocks of a shard.
 pub trait Backing {
     /// The store of the shard's holds.
     type Holds: HoldStore;

@@ -9,12 +9,12 @@ use crate::shard::backing::{Backing, Head};
 #[inline(always)]
 pub fn takes_block(blocks: &[Block], chain: Chain, charge: &LogCharge) -> bool {
     if let Some(few) = SlotEntries::read(chain) {
-        let LogCharge { gone, shift, time, cost } = *charge;
+        let LogCharge { expired, shift, time, cost } = *charge;
         // Times that are to be moved are as far apart as before.
-        return few.without(gone).with(time - shift, cost).is_none();
+        return few.without(expired).with(time - shift, cost).is_none();
     }
     let (first, last) = (Position::unpack(chain[0]), Position::unpack(chain[2]));
-    let behind = first.index as usize + charge.gone;
+    let behind = first.index as usize + charge.expired;
     if last.index != LAST_INDEX || behind >= PER_BLOCK {
         return false;
     }
@@ -31,8 +31,8 @@ pub fn shifted(chain: Chain, shift: i64) -> Option<Chain> {
 /// `record` for a log in its slot that stays there; None for any other.
 #[inline(always)]
 pub fn record_in_slot(chain: Chain, charge: &LogCharge) -> Option<Chain> {
-    let LogCharge { gone, time, cost, .. } = *charge;
-    Some(SlotEntries::read(chain)?.without(gone).with(time, cost)?.write())
+    let LogCharge { expired, time, cost, .. } = *charge;
+    Some(SlotEntries::read(chain)?.without(expired).with(time, cost)?.write())
 }
 
 /// Apply a charge to a log, except for moving its times. None where a block is missing that must be there.
@@ -40,8 +40,8 @@ pub fn record_in_slot(chain: Chain, charge: &LogCharge) -> Option<Chain> {
 /// Entries of one instant are merged, so a burst at one microsecond takes one entry.
 #[inline(always)]
 pub fn record<B: Backing>(backing: &mut B, chain: Chain, charge: &LogCharge) -> Option<Chain> {
-    let LogCharge { gone, time, cost, .. } = *charge;
-    let chain = drop_oldest(backing, chain, gone);
+    let LogCharge { expired, time, cost, .. } = *charge;
+    let chain = drop_oldest(backing, chain, expired);
     match SlotEntries::read(chain) {
         Some(few) => match few.with(time, cost) {
             Some(few) => Some(few.write()),
@@ -183,19 +183,19 @@ pub fn release<B: Backing>(backing: &mut B, chain: Chain) {
 
 /// The log without its oldest entries; blocks that held only those are given back, and one entry goes into the slot.
 #[inline(always)]
-pub fn drop_oldest<B: Backing>(backing: &mut B, chain: Chain, gone: usize) -> Chain {
+pub fn drop_oldest<B: Backing>(backing: &mut B, chain: Chain, expired: usize) -> Chain {
     match SlotEntries::read(chain) {
-        _ if gone == 0 && chain[0] != chain[2] => chain,
-        Some(few) => few.without(gone).write(),
-        None => drop_some(backing, chain, gone),
+        _ if expired == 0 && chain[0] != chain[2] => chain,
+        Some(few) => few.without(expired).write(),
+        None => drop_some(backing, chain, expired),
     }
 }
 
-fn drop_some<B: Backing>(backing: &mut B, chain: Chain, gone: usize) -> Chain {
+fn drop_some<B: Backing>(backing: &mut B, chain: Chain, expired: usize) -> Chain {
     let [first, mut used, last] = chain;
     let start = Position::unpack(first);
     let (mut at, mut left) = (start, None);
-    for _ in 0..gone {
+    for _ in 0..expired {
         let Some((_, cost)) = entry(backing.blocks(), at) else {
             break;
         };

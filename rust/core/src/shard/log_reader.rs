@@ -13,9 +13,9 @@ use crate::limit::LARGEST;
 /// The entries of a log, wherever they are.
 #[derive(Clone)]
 pub enum Entries<'pool> {
-    /// Those that a slot holds.
+    /// The entries in a slot.
     InSlot(SlotEntries),
-    /// Those of a chain.
+    /// The entries of a chain.
     InBlocks(BlockEntries<'pool>),
 }
 

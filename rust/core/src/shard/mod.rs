@@ -4,8 +4,8 @@
 //! probing that keeps this order finds a key, or the place where it belongs, in one short scan, and
 //! growing is one pass from left to right. There are no tombstones: removal closes the gap.
 //!
-//! Here is the order of the slots. What a slot holds is read and written in `states`, by other versions of its
-//! limit in `versions`, and let go in `sweep`.
+//! This module keeps the order of the slots. The states in them are read and written in `states`, converted between
+//! versions of a limit in `versions`, and dropped in `sweep`.
 
 pub mod backing;
 pub mod log_pool;
@@ -127,7 +127,7 @@ impl<B: Backing> Shard<B> {
         }
     }
 
-    /// Where a tag that is not here belongs.
+    /// The place for a tag that is not here.
     fn position(&self, tag: u64) -> usize {
         let home = self.home(tag);
         let slots = self.backing.slots();
@@ -151,7 +151,7 @@ impl<B: Backing> Shard<B> {
     }
 }
 
-/// Where the search for a tag begins among so many homes; never decreases as tags grow.
+/// The home of a tag among `capacity` homes, where its search begins; never decreases as tags grow.
 #[inline]
 pub fn home(tag: u64, capacity: usize) -> usize {
     ((u128::from(tag) * capacity as u128) >> 64) as usize

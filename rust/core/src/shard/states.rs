@@ -1,7 +1,7 @@
 //! Reading and writing the states in the slots of a shard, in the terms of the limit that wrote them.
 
 use crate::algorithms::log_view::{Log, LogCharge};
-use crate::algorithms::sliding_log::{self, Left, MOST_SINCE};
+use crate::algorithms::sliding_log::{self, MOST_SINCE, Remainder};
 use crate::algorithms::transition::{self, Numbers, StateUpdate, Stored};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::{Chain, NO_CHAIN, SlotEntries};
@@ -223,7 +223,7 @@ impl<B: Backing> Shard<B> {
             Stored::Entries(log) => {
                 let [now, earliest] = [now_us, earliest_us].map(|moment| transition::unit_time(&limit, moment));
                 let left = sliding_log::give_back(&limit, log, now, cost, earliest);
-                let Left { retained, moved } = left.unwrap_or_default();
+                let Remainder { retained, moved } = left.unwrap_or_default();
                 if self.damage.get() {
                     return false;
                 }

@@ -15,7 +15,7 @@ use crate::shard::states::nothing;
 use crate::shard::{Place, Shard, log_pool};
 
 impl<B: Backing> Shard<B> {
-    /// What is stored at a place, in the terms of `limit`.
+    /// The stored state at a place, in the terms of `limit`.
     #[inline(always)]
     pub fn stored(&self, place: Place, limit: &Registered, limits: &impl Limits, now_us: i64) -> Stored<Entries<'_>> {
         let Place::Found(index) = place else {
@@ -28,7 +28,7 @@ impl<B: Backing> Shard<B> {
         self.of_slot(slot, &limit.limit)
     }
 
-    /// What is stored in a slot that another version of `limit` wrote.
+    /// The stored state in a slot that another version of `limit` wrote.
     #[cold]
     fn converted(&self, slot: &Slot, limit: &Registered, limits: &impl Limits, now_us: i64) -> Stored<Entries<'_>> {
         let Some(former) = self.former_of(slot, limit, limits) else {
@@ -74,14 +74,14 @@ impl<B: Backing> Shard<B> {
         } else {
             match self.of_slot(&former, &former_limit) {
                 Stored::Entries(log) => {
-                    let State { gone, shift, .. } =
+                    let State { expired, shift, .. } =
                         sliding_log::roll(&former_limit, Some(log), now_us / former_limit.unit_us);
                     if self.damage.get() {
                         return false;
                     }
                     self.shift(place, shift);
                     let chain = self.chain(place);
-                    Some(log_pool::drop_oldest(&mut self.backing, chain, gone))
+                    Some(log_pool::drop_oldest(&mut self.backing, chain, expired))
                 }
                 stored => match transition::convert(&limit.limit, stored, now_us, &former_limit) {
                     Stored::Numbers(numbers) => Some(numbers),
@@ -116,11 +116,11 @@ impl<B: Backing> Shard<B> {
                     self.backing.commit();
                 }
             }
-            transition::State::Entries(State { gone, shift, .. }) => {
+            transition::State::Entries(State { expired, shift, .. }) => {
                 if shift != 0 && !self.damage.get() {
                     self.shift(place, shift);
                     let chain = self.chain(place);
-                    let chain = log_pool::drop_oldest(&mut self.backing, chain, gone);
+                    let chain = log_pool::drop_oldest(&mut self.backing, chain, expired);
                     self.write_fields(index, chain);
                     self.backing.commit();
                 }

@@ -1,4 +1,4 @@
-//! What goes into a decision of the table, and what comes out.
+//! The input and the output of a decision of the table.
 
 use crate::algorithms::integers::floor_div;
 use crate::algorithms::transition::{NEVER, Reading};
@@ -93,9 +93,9 @@ impl Answer {
 /// The readings of an answer; most answers have one.
 #[derive(Clone, Debug)]
 pub enum Readings {
-    /// Of the only check.
+    /// The reading of the only check.
     One(Reading),
-    /// Of all checks, in order.
+    /// The readings of all checks, in order.
     Many(Box<[Reading]>),
 }
 

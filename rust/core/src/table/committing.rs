@@ -12,7 +12,7 @@ use crate::shard::states::Need;
 use crate::shard::{DamagedState, Place};
 use crate::table::Table;
 use crate::table::answer::Check;
-use crate::table::settling::{After, CallerLimits, Misuse, Outcome, Settlement};
+use crate::table::settling::{CallerLimits, Misuse, Outcome, Settlement, Standings};
 use crate::table::shares::{LoadedLimit, LoadedShare, Shares, registered};
 use crate::table::storage::{Location, LockedShards, Storage};
 
@@ -27,7 +27,7 @@ impl<S: Storage> Table<S> {
         now_us: i64,
     ) -> Result<Result<Settlement, Misuse>, S::Error> {
         let Some(mut shares) = self.lock_shares(id, shard_number, now_us)? else {
-            let (actuals, after) = (SmallVec::new(), After::new());
+            let (actuals, after) = (SmallVec::new(), Standings::new());
             return Ok(Ok(Settlement { outcome: Outcome::Unknown, actuals, after }));
         };
         let own = shares.own_limits(caller_limits);
@@ -39,7 +39,7 @@ impl<S: Storage> Table<S> {
                 Err(misuse) => return Ok(Err(misuse)),
             }
         };
-        let after = self.after(&shares.transaction, &own, caller_limits, now_us);
+        let after = self.standings(&shares.transaction, &own, caller_limits, now_us);
         shares.transaction.check_with_holds()?;
         Ok(Ok(Settlement { outcome, actuals, after }))
     }

@@ -17,7 +17,7 @@ use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode, binding_of};
 use crate::table::judgement::Judgement;
 use crate::table::reserving::{check_all, drop_over, readings_of};
-use crate::table::settling::{After, CallerLimits, Extension, Misuse, Outcome};
+use crate::table::settling::{CallerLimits, Extension, Misuse, Outcome, Standings};
 use crate::table::shares::{LoadedLimit, LoadedShare, Shares, registered};
 use crate::table::storage::{Full, Location, LockedShards, Storage};
 
@@ -33,7 +33,7 @@ impl<S: Storage> Table<S> {
         caller_limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> Result<Result<Extension, Misuse>, S::Error> {
-        let unknown = Extension { outcome: Outcome::Unknown, after: After::new(), answer: None };
+        let unknown = Extension { outcome: Outcome::Unknown, after: Standings::new(), answer: None };
         let Some(mut shares) = self.lock_shares(id, shard_number, now_us)? else {
             return Ok(Ok(unknown));
         };
@@ -52,7 +52,7 @@ impl<S: Storage> Table<S> {
             outcome = if decided.allowed { Outcome::Extended } else { Outcome::Refused };
             answer = Some(decided).filter(|_| is_same);
         }
-        let after = self.after(&shares.transaction, &shares.own_limits(caller_limits), caller_limits, now_us);
+        let after = self.standings(&shares.transaction, &shares.own_limits(caller_limits), caller_limits, now_us);
         shares.transaction.check_with_holds()?;
         Ok(Ok(Extension { outcome, after, answer }))
     }

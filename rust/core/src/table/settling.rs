@@ -61,7 +61,7 @@ pub enum Outcome {
     Lapsed,
 }
 
-/// What one limit has after a settlement.
+/// The standing of one limit after a settlement.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
     /// The index of the limit among the caller's limits.
@@ -72,8 +72,8 @@ pub struct Standing {
     pub reset_after_us: i64,
 }
 
-/// The numbers of the caller's limits after a settlement.
-pub type After = SmallVec<[Standing; 2]>;
+/// The standings of the caller's limits after a settlement.
+pub type Standings = SmallVec<[Standing; 2]>;
 
 /// The result of a commit.
 #[derive(Debug)]
@@ -82,8 +82,8 @@ pub struct Settlement {
     pub outcome: Outcome,
     /// The units of each group that count.
     pub actuals: SmallVec<[i64; 2]>,
-    /// What the limits have now.
-    pub after: After,
+    /// The standings of the caller's limits now.
+    pub after: Standings,
 }
 
 /// The result of an extension.
@@ -91,8 +91,8 @@ pub struct Settlement {
 pub struct Extension {
     /// The outcome.
     pub outcome: Outcome,
-    /// What the limits have now.
-    pub after: After,
+    /// The standings of the caller's limits now.
+    pub after: Standings,
     /// The decision; None where there was none, or where it is not about exactly the caller's limits.
     pub answer: Option<Answer>,
 }

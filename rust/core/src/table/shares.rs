@@ -15,7 +15,7 @@ use crate::shard::Shard;
 use crate::shard::backing::Backing;
 use crate::shard::registered::{Definition, Limits, Registered};
 use crate::table::Table;
-use crate::table::settling::{After, CallerLimits, Standing};
+use crate::table::settling::{CallerLimits, Standing, Standings};
 use crate::table::storage::{Location, LockedShards, Storage};
 use crate::table::transaction::Transaction;
 
@@ -143,14 +143,14 @@ impl<S: Storage> Table<S> {
         }
         let limits = limits_of(&loaded, &transaction.locked.guards);
         let first = &loaded[0].record;
-        let whole =
+        let is_complete =
             first.settled || first.share().is_some_and(|share| limits.len() == usize::from(share.limits_of_all));
         let LockedShards { guards, locations } = &mut transaction.locked;
         locations.extend(limits.iter().map(|limit| {
             let (guard, tag) = (loaded[limit.share].guard, limit.key.map_or(0, |key| key.tag));
             Location { shard_number: shard_numbers[guard], guard, tag, place: guards[guard].find(tag) }
         }));
-        Ok(whole.then_some(Shares { transaction, loaded, limits }))
+        Ok(is_complete.then_some(Shares { transaction, loaded, limits }))
     }
 
     /// The numbers of the limit that a hold was charged under; likely that at index `likely` of the caller's limits.
@@ -163,16 +163,16 @@ impl<S: Storage> Table<S> {
         }
     }
 
-    /// What the caller's limits have now, for those that are the hold's `own`.
+    /// The standings of the caller's limits now, for those that are the hold's `own`.
     #[inline]
-    pub(super) fn after(
+    pub(super) fn standings(
         &self,
         transaction: &Transaction<'_, S>,
         own: &OwnLimits,
         caller_limits: &CallerLimits<'_>,
         now_us: i64,
-    ) -> After {
-        let mut after = After::with_capacity(own.len());
+    ) -> Standings {
+        let mut standings = Standings::with_capacity(own.len());
         for (number, index) in own {
             let limit = caller_limits[*number];
             let Location { guard, place, tag, .. } = transaction.locked.locations[*index];
@@ -189,9 +189,9 @@ impl<S: Storage> Table<S> {
                     now_us,
                 )
             };
-            after.push(Standing { limit: *number, remaining, reset_after_us });
+            standings.push(Standing { limit: *number, remaining, reset_after_us });
         }
-        after
+        standings
     }
 }
 

@@ -57,7 +57,7 @@ pub struct LockedShards<G> {
     pub locations: SmallVec<[Location; 4]>,
 }
 
-/// Where the shards of a table are. A key's hash chooses one; all limits of one key are in the same.
+/// The storage of a table's shards. A key's hash chooses one; all limits of one key are in the same shard.
 pub trait Storage: Sized {
     /// Where the slots and blocks of a shard are stored.
     type Backing<'table>: Backing

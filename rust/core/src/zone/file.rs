@@ -33,7 +33,7 @@ pub enum Figure {
 pub struct ZoneFile {
     /// The mapping.
     pub map: SharedMap,
-    /// Where everything is in it.
+    /// The layout of the file.
     pub layout: Layout,
 }
 

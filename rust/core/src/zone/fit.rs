@@ -12,7 +12,7 @@ impl ZoneStorage {
         let others = limits.clone().count() - logs;
         if logs * RECORDS_OF_LOG + others * RECORDS_OF_NUMBERS > MOST_RECORDS {
             return Err(format!(
-                "{others} limits and {logs} sliding logs are asked at once; a zone can charge {MOST_RECORDS} limits, \
+                "{others} limits and {logs} sliding logs are decided together; a zone can charge {MOST_RECORDS} limits, \
                  where a log counts as {RECORDS_OF_LOG}"
             ));
         }

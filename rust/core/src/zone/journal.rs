@@ -17,7 +17,7 @@ use crate::memory::shared::{HeldShard, RECORDS, SHARD_WORDS, Words, put, set};
 use crate::zone::chain::reaches_end;
 use crate::zone::pool::{CELL_WORDS, CHUNK_WORDS, KIND as KIND_WORD};
 
-/// What is going on in a shard: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is consistent.
+/// The activity in a shard: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is consistent.
 const STATE: usize = 0;
 /// Decisions that this shard has led.
 const TURN: usize = 1;

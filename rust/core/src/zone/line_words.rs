@@ -33,7 +33,7 @@ pub const LINE: usize = 2;
 pub const META: usize = 4;
 /// The next ticket of the line, and the one before.
 pub(super) const LINKS: usize = 5;
-/// Of the first ticket of a line: that of the next line in its bucket, and the last ticket of the line.
+/// In the first ticket of a line: the first ticket of the next line in its bucket, and the last ticket of the line.
 pub(super) const HEAD: usize = 6;
 /// The costs.
 pub const COSTS: usize = 7;

@@ -42,7 +42,7 @@ impl From<DamagedState> for Unusable {
 enum Obstacle {
     /// Another thread holds this shard, or the shard of this number, which must be mended with it.
     Busy(usize),
-    /// As in `Unusable`.
+    /// See `Unusable::Damaged`.
     Damaged(&'static str),
 }
 

@@ -121,16 +121,16 @@ mod tests {
 
     /// The length of the body, if it is complete, however it is cut.
     fn end_of(sent: &str) -> Result<Option<usize>, Unfollowed> {
-        let mut whole = Chunks::new();
-        let taken = whole.follow(sent.as_bytes());
+        let mut at_once = Chunks::new();
+        let taken = at_once.follow(sent.as_bytes());
         let mut piecewise = Chunks::new();
         let mut sum = Ok(0);
         for byte in sent.as_bytes() {
             sum = sum.and_then(|sum| Ok(sum + piecewise.follow(&[*byte])?));
         }
         assert_eq!(taken, sum, "{sent:?}");
-        assert_eq!(whole.state == State::End, piecewise.state == State::End);
-        taken.map(|taken| whole.has_ended().then_some(taken))
+        assert_eq!(at_once.state == State::End, piecewise.state == State::End);
+        taken.map(|taken| at_once.has_ended().then_some(taken))
     }
 
     #[test]

@@ -42,18 +42,18 @@ fn sizes(sent: &[u8]) -> [usize; 3] {
 /// A head is the same however it is cut, and all of it is one head.
 pub fn head(sent: &[u8]) {
     for bounds in [tight(), Bounds::default()] {
-        let whole = read_head(sent, &mut Seen::default(), &bounds);
+        let at_once = read_head(sent, &mut Seen::default(), &bounds);
         for size in sizes(sent) {
             let mut seen = Seen::default();
             let ends = (1..=sent.len().div_ceil(size)).map(|count| sent.len().min(count * size));
             let mut read = ends.map(|end| read_head(&sent[..end], &mut seen, &bounds));
-            match (&whole, read.find(|read| !matches!(read, Ok(None))).unwrap_or(Ok(None))) {
-                (Ok(whole), Ok(piecewise)) => assert_eq!(*whole, piecewise, "in pieces of {size}"),
+            match (&at_once, read.find(|read| !matches!(read, Ok(None))).unwrap_or(Ok(None))) {
+                (Ok(at_once), Ok(piecewise)) => assert_eq!(*at_once, piecewise, "in pieces of {size}"),
                 (Err(_), Err(_)) => {}
-                (_, piecewise) => panic!("{:?} in pieces of {size}, {:?} at once", piecewise.is_ok(), whole.is_ok()),
+                (_, piecewise) => panic!("{:?} in pieces of {size}, {:?} at once", piecewise.is_ok(), at_once.is_ok()),
             }
         }
-        let Ok(Some(head)) = whole else {
+        let Ok(Some(head)) = at_once else {
             continue;
         };
         let own = &sent[..head.bytes];
@@ -139,23 +139,23 @@ fn expected_of_frames(mut sent: &[u8]) -> (usize, bool) {
 /// The requests of a connection are the same however they are cut, and hyper reads exactly those.
 pub fn requests(sent: &[u8]) {
     let bounds = Arc::new(tight());
-    let [whole, piecewise @ ..] = sizes(sent).map(|size| hand_over(sent.chunks(size), &bounds));
+    let [at_once, piecewise @ ..] = sizes(sent).map(|size| hand_over(sent.chunks(size), &bounds));
     for other in piecewise {
-        assert_eq!((other.refused, other.broken), (whole.refused, whole.broken));
-        assert!(other.heads().eq(whole.heads()), "other heads");
+        assert_eq!((other.refused, other.broken), (at_once.refused, at_once.broken));
+        assert!(other.heads().eq(at_once.heads()), "other heads");
         // Where a body breaks off, more or less of it has been handed over.
-        assert!(if whole.broken { other.bytes.starts_with(&whole.bytes) } else { other.bytes == whole.bytes });
+        assert!(if at_once.broken { other.bytes.starts_with(&at_once.bytes) } else { other.bytes == at_once.bytes });
     }
-    let read = read_by_hyper(&whole.bytes, &bounds);
-    assert!(read.len() <= whole.heads.len(), "hyper reads a request in another");
+    let read = read_by_hyper(&at_once.bytes, &bounds);
+    assert!(read.len() <= at_once.heads.len(), "hyper reads a request in another");
     for (index, read) in read.iter().enumerate() {
-        let own = &whole.heads[index];
-        assert!(read.is(&whole.bytes[own.clone()]), "request {index} is another");
-        let Ok(Some(Head { body, .. })) = read_head(&whole.bytes[own.clone()], &mut Seen::default(), &bounds) else {
+        let own = &at_once.heads[index];
+        assert!(read.is(&at_once.bytes[own.clone()]), "request {index} is another");
+        let Ok(Some(Head { body, .. })) = read_head(&at_once.bytes[own.clone()], &mut Seen::default(), &bounds) else {
             panic!("request {index} was handed over without a head");
         };
-        let end = whole.heads.get(index + 1).map_or(whole.bytes.len(), |next| next.start);
-        let framed = &whole.bytes[own.end..end];
+        let end = at_once.heads.get(index + 1).map_or(at_once.bytes.len(), |next| next.start);
+        let framed = &at_once.bytes[own.end..end];
         let ((data, has_trailers), has_ended) = match body {
             Framing::Length(length) => ((framed.to_vec(), false), length == framed.len() as u64),
             Framing::Chunks => {
@@ -164,7 +164,7 @@ pub fn requests(sent: &[u8]) {
                 (data_of(framed), chunks.has_ended())
             }
         };
-        assert!(has_ended || index + 1 == whole.heads.len(), "a request begins in the body of another");
+        assert!(has_ended || index + 1 == at_once.heads.len(), "a request begins in the body of another");
         if read.ended {
             assert!(has_ended && read.body == data, "request {index} has another body");
         } else {
@@ -172,7 +172,7 @@ pub fn requests(sent: &[u8]) {
         }
     }
     if read.iter().all(|read| read.ended) {
-        assert_eq!(read.len(), whole.heads.len(), "hyper has not read all");
+        assert_eq!(read.len(), at_once.heads.len(), "hyper has not read all");
     }
 }
 
@@ -238,8 +238,8 @@ thread_local! {
 
 fn idle_stream() -> TcpStream {
     IDLE.take().unwrap_or_else(|| {
-        LISTENER.with(|made| {
-            let (runtime, listener) = &**made;
+        LISTENER.with(|listening| {
+            let (runtime, listener) = &**listening;
             let _entered = runtime.enter();
             let address = listener.local_addr().expect("an address");
             let stream = std::net::TcpStream::connect(address).expect("a connection");

@@ -46,7 +46,7 @@ pub fn start_tls(tls: Tls, bounds: Bounds) -> Running {
 
 /// Check that a check of this client is answered.
 pub fn answered(client: &mut Client) {
-    assert_eq!(client.ask(check(&another_client())).status, 200);
+    assert_eq!(client.request(check(&another_client())).status, 200);
 }
 
 pub const HTTP1: ClientOptions = ClientOptions { protocol: Some(b"http/1.1"), certificate: None, old_tls: false };

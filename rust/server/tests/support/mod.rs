@@ -139,7 +139,7 @@ impl Running {
 
     /// Check that another client is answered.
     pub fn others_are_answered(&self) {
-        assert_eq!(self.connect().ask(check(&another_client())).status, 200);
+        assert_eq!(self.connect().request(check(&another_client())).status, 200);
     }
 
     /// Wait until no connection is open, and nothing is held for one that was.
@@ -206,7 +206,7 @@ impl Client {
         self
     }
 
-    pub fn ask(&mut self, bytes: impl AsRef<[u8]>) -> Response {
+    pub fn request(&mut self, bytes: impl AsRef<[u8]>) -> Response {
         self.send(bytes).response()
     }
 
