@@ -9,7 +9,7 @@ use headgate_core::limit::Algorithm;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check, Mode};
 use headgate_core::table::known_hold::Measured;
-use headgate_core::table::settling::{Asked, HoldRequest, HoldTimes, Reserved};
+use headgate_core::table::settling::{CallerLimits, HoldRequest, HoldTimes, Reserved};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -449,7 +449,7 @@ impl BoundLimits {
 
     /// The limits, for holds that are settled through them.
     #[inline]
-    fn asked(&self) -> Asked<'_> {
+    fn asked(&self) -> CallerLimits<'_> {
         self.members.iter().map(|member| &*member.limit).collect()
     }
 
@@ -611,7 +611,7 @@ impl BoundLimits {
     pub fn settle_untold(slf: &Bound<'_, Self>, id: WholeId, actuals: &[Option<i64>]) -> PyResult<&'static str> {
         let (own, py) = (slf.get(), slf.py());
         let now_us = own.clock.now_us(py)?;
-        let came = own.table.commit_untold(id.digest, usize::from(id.place), actuals, &own.asked(), now_us)?;
+        let came = own.table.commit_outcome(id.digest, usize::from(id.place), actuals, &own.asked(), now_us)?;
         let came = came.map_err(|fault| misuse(fault, actuals.len(), |salt| own.name_of(py, salt)))?;
         own.call_waiting(py, id.place)?;
         Ok(outcome_name(came))

@@ -7,7 +7,7 @@ use headgate_core::memory::shared::{file_system, same_file};
 use headgate_core::table;
 use headgate_core::table::storage::Storage;
 use headgate_core::zone::header::Birth;
-use headgate_core::zone::inspection::Looked;
+use headgate_core::zone::inspection::KeyState;
 use headgate_core::zone::layout::Layout;
 use headgate_core::zone::line_layout::GROUPS;
 use headgate_core::zone::storage::ZoneStorage;
@@ -136,8 +136,8 @@ impl Zone {
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let key = hash_key(key, self.inner.seed())?;
         let now_us = self.moment(now_us)?;
-        let found = guarded(|| self.table()?.storage().look(key, now_us).map_err(unusable))?;
-        let write = |looked: Looked| {
+        let found = guarded(|| self.table()?.storage().inspect(key, now_us).map_err(unusable))?;
+        let write = |looked: KeyState| {
             let dict = PyDict::new(py);
             dict.set_item("limit", looked.place)?;
             dict.set_item("remaining", looked.reading.remaining)?;
