@@ -458,11 +458,11 @@ class CheckBatch:
     """
 
     def __len__(self) -> int: ...
-    def odd(self) -> list[int]:
+    def unusual(self) -> list[int]:
         """The places of checks that only Python can ask about: long keys, and limits without `RedisCalls`."""
 
-    def known(self, known: dict[Any, Any]) -> list[int]:
-        """The places of checks whose refusal is known, by the names of `headgate.stores.guard.refusals`."""
+    def remembered(self, refusals: dict[Any, Any]) -> list[int]:
+        """The places of checks whose refusal is remembered, by the names of `headgate.stores.guard.refusals`."""
 
     def limits(self, place: int) -> Any:
         """The limits of a check."""
@@ -471,7 +471,7 @@ class CheckBatch:
         """What they are asked."""
 
     def pack_usual(self, now_us: int | None, /) -> tuple[bytes, int] | None:
-        """The commands for all checks, and how many; None where some are `odd`."""
+        """The commands for all checks, and how many; None where some are `unusual`."""
 
     def pack(self, packed: dict[int, bytes], now_us: int | None, /) -> tuple[bytes, int]:
         """The commands for all checks of which nothing is known yet, and how many; `packed` has those of Python."""
@@ -539,7 +539,7 @@ class LateChecks:
 class LateReply:
     """What `LateChecks` answer; dropped, it is not waited for any more."""
 
-    def told(self) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]] | None:
+    def parts(self) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]] | None:
         """As `Checks` answer; None while it is not decided."""
 
 @final

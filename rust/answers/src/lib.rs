@@ -44,14 +44,14 @@ pub struct Limits {
 
 /// One decision, as it is told.
 #[derive(Clone, Copy, Debug)]
-pub struct Told<'a> {
+pub struct Verdict<'a> {
     /// What the table has answered.
     pub answer: &'a Answer,
     /// What decided in place of the store: `local`, `open`, `closed`, else empty.
     pub degraded: &'a str,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Verdict<'a> {
     /// The answer of a table.
     pub fn of(answer: &'a Answer) -> Self {
         let degraded = match answer.full {

@@ -3,7 +3,7 @@
 use headgate_core::algorithms::transition::{NEVER, Reading};
 
 use crate::text::push_whole;
-use crate::{Limits, Told, US};
+use crate::{Limits, US, Verdict};
 
 /// The largest Integer of a structured field (RFC 9651, 3.3.1).
 const LARGEST_INTEGER: i128 = 999_999_999_999_999;
@@ -27,15 +27,15 @@ pub struct Form {
 
 impl Limits {
     /// The value of RateLimit; empty where there is nothing to say. Of a refusal only the limits that refuse.
-    pub fn ratelimit(&self, told: Told<'_>) -> String {
+    pub fn ratelimit(&self, verdict: Verdict<'_>) -> String {
         let mut items = String::with_capacity(64);
-        self.push_ratelimit(told, &mut items);
+        self.push_ratelimit(verdict, &mut items);
         items
     }
 
     /// The same into an empty text.
-    pub fn push_ratelimit(&self, told: Told<'_>, items: &mut String) {
-        push_ratelimit(self.all.iter().map(|limit| &limit.form), told.allowed(), told.readings(), items);
+    pub fn push_ratelimit(&self, verdict: Verdict<'_>, items: &mut String) {
+        push_ratelimit(self.all.iter().map(|limit| &limit.form), verdict.allowed(), verdict.readings(), items);
     }
 }
 

@@ -11,7 +11,7 @@ use headgate_policy::compiled::{ANY_TIER, Policy};
 use headgate_policy::selection::Bind;
 use http::HeaderValue;
 
-use crate::figures::{Outcome, Own};
+use crate::figures::{Outcome, Stripe};
 use crate::table::{LeftToPython, Table};
 
 /// A limit of a rule, as the store knows it, and as clients are told of it.
@@ -22,36 +22,36 @@ pub struct RuleLimit<L> {
     /// What it counts, by its place in `Policy::units`.
     pub unit: usize,
     /// What answers are written from.
-    pub told: NamedLimit,
+    pub named: NamedLimit,
     /// Its member of RateLimit-Policy.
     pub policy_item: Box<str>,
 }
 
 /// A tier and its limits; None where Python has to ask them.
-pub type OfTier<L> = (Box<str>, Option<Vec<RuleLimit<L>>>);
+pub type LimitsOfTier<L> = (Box<str>, Option<Vec<RuleLimit<L>>>);
 
 /// The limits of rules, by the places of these in the policy.
-type OfRules<'a, L> = Vec<(usize, &'a [RuleLimit<L>])>;
+type LimitsByRule<'a, L> = Vec<(usize, &'a [RuleLimit<L>])>;
 
 /// What a rule of a policy has for checks.
 #[derive(Clone, Debug)]
-pub struct OwnLimits<L> {
+pub struct RuleLimits<L> {
     /// Whether a request that asks alone may have to wait for an answer: Python lets it wait.
     pub waits: bool,
     /// The limits of each tier, `ANY_TIER` for all others; None where Python has to ask them.
-    pub tiers: Vec<OfTier<L>>,
+    pub tiers: Vec<LimitsOfTier<L>>,
 }
 
-impl<L> OwnLimits<L> {
+impl<L> RuleLimits<L> {
     fn of(&self, tier: &str) -> Option<&[RuleLimit<L>]> {
-        let named = |name: &str| self.tiers.iter().find(|(own, _)| **own == *name);
+        let named = |name: &str| self.tiers.iter().find(|(tier, _)| **tier == *name);
         named(tier).or_else(|| named(ANY_TIER))?.1.as_deref()
     }
 }
 
 /// A limit that is asked.
 #[derive(Debug)]
-pub struct AskedLimit<L> {
+pub struct CheckedLimit<L> {
     /// What the store knows of it.
     pub limit: L,
     /// Whether it only watches.
@@ -65,29 +65,29 @@ pub trait Store {
     /// A limit, as it is known there.
     type Limit: Clone;
     /// Limits that are asked together.
-    type Asked;
+    type Query;
 
     /// What is asked of limits of these rules, by their places in the policy, for a tier.
-    fn asked(
+    fn query(
         &self,
         rules: &[usize],
         tier: &str,
-        limits: Vec<AskedLimit<Self::Limit>>,
-    ) -> Result<Self::Asked, LeftToPython>;
+        limits: Vec<CheckedLimit<Self::Limit>>,
+    ) -> Result<Self::Query, LeftToPython>;
 }
 
 impl<T: Table> Store for T {
     type Limit = Arc<Registered>;
-    type Asked = Box<[AskedLimit<Arc<Registered>>]>;
+    type Query = Box<[CheckedLimit<Arc<Registered>>]>;
 
-    fn asked(
+    fn query(
         &self,
         _: &[usize],
         _: &str,
-        limits: Vec<AskedLimit<Arc<Registered>>>,
-    ) -> Result<Self::Asked, LeftToPython> {
-        let all: Vec<_> = limits.iter().map(|one| Arc::clone(&one.limit)).collect();
-        if self.fits(&all) { Ok(limits.into()) } else { Err(LeftToPython) }
+        limits: Vec<CheckedLimit<Arc<Registered>>>,
+    ) -> Result<Self::Query, LeftToPython> {
+        let registered: Vec<_> = limits.iter().map(|checked| Arc::clone(&checked.limit)).collect();
+        if self.fits(&registered) { Ok(limits.into()) } else { Err(LeftToPython) }
     }
 }
 
@@ -95,26 +95,26 @@ impl<T: Table> Store for T {
 #[derive(Debug)]
 pub struct BoundLimits<A> {
     /// What is asked of the store.
-    pub asked: A,
+    pub query: A,
     /// Whether one counts what is in flight: a check would never end.
     pub(crate) in_flight: bool,
     /// Whether one lets a request wait.
     pub(crate) waits: bool,
-    pub(crate) told: ToldLimits,
+    pub(crate) reported: ReportedLimits,
     /// What a refusal for lack of an identity is about, where that differs.
-    refusal: Option<ToldLimits>,
+    refusal: Option<ReportedLimits>,
 }
 
 impl<A> BoundLimits<A> {
     /// What a refusal for lack of an identity is about.
-    pub(crate) fn refusal(&self) -> &ToldLimits {
-        self.refusal.as_ref().unwrap_or(&self.told)
+    pub(crate) fn refusal(&self) -> &ReportedLimits {
+        self.refusal.as_ref().unwrap_or(&self.reported)
     }
 }
 
 /// Limits as clients are told of them, and as they are counted.
 #[derive(Debug)]
-pub struct ToldLimits {
+pub struct ReportedLimits {
     pub(crate) limits: Limits,
     /// The value of RateLimit-Policy; None where every limit is a shadow.
     pub(crate) policy: Option<HeaderValue>,
@@ -129,7 +129,7 @@ struct CountedRule {
     limits: Range<usize>,
 }
 
-impl ToldLimits {
+impl ReportedLimits {
     /// Of a decision that no limit was asked for.
     pub(crate) fn none() -> Self {
         Self { limits: Limits { all: vec![], policy: None }, policy: None, rules: [].into() }
@@ -139,20 +139,20 @@ impl ToldLimits {
         policy: &Policy,
         rules: impl Iterator<Item = (usize, &'a [RuleLimit<L>])>,
     ) -> Result<Self, LeftToPython> {
-        let (mut all, mut items, mut counted) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut all, mut items, mut counted_rules) = (Vec::new(), Vec::new(), Vec::new());
         for (rule, limits) in rules {
             let (shadow, start) = (policy.rules[rule].shadow, all.len());
             for limit in limits {
-                all.push(limit.told.clone());
-                if !limit.told.form.shadow {
+                all.push(limit.named.clone());
+                if !limit.named.form.shadow {
                     items.push(&*limit.policy_item);
                 }
             }
-            counted.push(CountedRule { rule, shadow, limits: start..all.len() });
+            counted_rules.push(CountedRule { rule, shadow, limits: start..all.len() });
         }
         let text = (!items.is_empty()).then(|| items.join(", ").into_boxed_str());
         let value = text.as_deref().map(|text| HeaderValue::try_from(text).map_err(|_| LeftToPython)).transpose()?;
-        Ok(Self { limits: Limits { all, policy: text }, policy: value, rules: counted.into() })
+        Ok(Self { limits: Limits { all, policy: text }, policy: value, rules: counted_rules.into() })
     }
 
     /// The refusal of a request that lacks identities: for each rule whether it refuses; its quota is nothing.
@@ -172,10 +172,10 @@ impl ToldLimits {
     }
 
     /// Count a decision for each rule: one with several limits refuses if one of them does.
-    pub(crate) fn count(&self, answer: &Answer, own: Own<'_>) {
+    pub(crate) fn count(&self, answer: &Answer, stripe: Stripe<'_>) {
         let readings = answer.readings.all();
         if readings.is_empty() {
-            own.count_without_rule(answer.allowed);
+            stripe.count_without_rule(answer.allowed);
         }
         for rule in &self.rules {
             let mut limits = readings[rule.limits.clone()].iter();
@@ -190,7 +190,7 @@ impl ToldLimits {
                 (false, false) if answer.allowed => Outcome::Allowed,
                 (false, false) => Outcome::Blocked,
             };
-            own.count(rule.rule, outcome);
+            stripe.count(rule.rule, outcome);
         }
     }
 }
@@ -198,45 +198,45 @@ impl ToldLimits {
 /// Puts the limits of rules together.
 pub(crate) struct Binder<'a, S: Store> {
     pub(crate) policy: &'a Policy,
-    pub(crate) rules: &'a [OwnLimits<S::Limit>],
+    pub(crate) rules: &'a [RuleLimits<S::Limit>],
     pub(crate) store: &'a S,
 }
 
 impl<S: Store> Bind for Binder<'_, S> {
-    type Limits = Arc<BoundLimits<S::Asked>>;
+    type Limits = Arc<BoundLimits<S::Query>>;
     type Error = LeftToPython;
 
     fn bind(&self, rules: &[usize], tier: &str) -> Result<Self::Limits, LeftToPython> {
-        let of_tier = self.limits_of(rules, tier)?;
-        let (mut asked, mut groups, mut in_flight) = (Vec::new(), 0, false);
-        for (index, limits) in &of_tier {
+        let limits_by_rule = self.limits_of(rules, tier)?;
+        let (mut query, mut groups, mut in_flight) = (Vec::new(), 0, false);
+        for (index, limits) in &limits_by_rule {
             let rule = &self.policy.rules[*index];
             let units = rule.units(tier);
             for limit in *limits {
                 let group = units.iter().position(|unit| *unit == limit.unit).ok_or(LeftToPython)?;
-                in_flight |= limit.told.form.in_flight;
-                asked.push(AskedLimit { limit: limit.limit.clone(), shadow: rule.shadow, group: groups + group });
+                in_flight |= limit.named.form.in_flight;
+                query.push(CheckedLimit { limit: limit.limit.clone(), shadow: rule.shadow, group: groups + group });
             }
             groups += units.len();
         }
-        let asked = self.store.asked(rules, tier, asked)?;
-        let told = ToldLimits::new(self.policy, of_tier.into_iter())?;
+        let query = self.store.query(rules, tier, query)?;
+        let reported = ReportedLimits::new(self.policy, limits_by_rule.into_iter())?;
         let refusal = match tier {
             ANY_TIER => None,
-            _ => Some(ToldLimits::new(self.policy, self.limits_of(rules, ANY_TIER)?.into_iter())?),
+            _ => Some(ReportedLimits::new(self.policy, self.limits_of(rules, ANY_TIER)?.into_iter())?),
         };
         Ok(Arc::new(BoundLimits {
             in_flight,
             waits: rules.iter().any(|index| self.rules[*index].waits),
-            asked,
-            told,
+            query,
+            reported,
             refusal,
         }))
     }
 }
 
 impl<'a, S: Store> Binder<'a, S> {
-    fn limits_of(&self, rules: &[usize], tier: &str) -> Result<OfRules<'a, S::Limit>, LeftToPython> {
+    fn limits_of(&self, rules: &[usize], tier: &str) -> Result<LimitsByRule<'a, S::Limit>, LeftToPython> {
         rules.iter().map(|index| Ok((*index, self.rules[*index].of(tier).ok_or(LeftToPython)?))).collect()
     }
 }

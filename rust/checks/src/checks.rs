@@ -9,13 +9,13 @@ use headgate_policy::compiled::Policy;
 use headgate_policy::costs::Cost;
 use headgate_server::decide::{Answer, Check, Decide, InPieces, Pieces, Question, Reply, at_once};
 
-use crate::bound::OwnLimits;
+use crate::bound::RuleLimits;
 pub use crate::described::Unit;
 use crate::described::{Body, Described, Reader};
 use crate::figures::Tally;
 use crate::forwarded::Forwarded;
 use crate::header_text::Names;
-use crate::judge::{Asking, Judge};
+use crate::judge::{CheckMode, Judge};
 use crate::replies;
 use crate::table::{LeftToPython, Table};
 
@@ -40,7 +40,7 @@ impl<T: Table + 'static> Checks<T> {
     /// What is decided is counted in `tally`.
     pub fn new(
         policy: Policy,
-        rules: Vec<OwnLimits<Arc<Registered>>>,
+        rules: Vec<RuleLimits<Arc<Registered>>>,
         units: Vec<Unit>,
         table: T,
         tally: &Tally,
@@ -80,19 +80,21 @@ impl<T: Table> InForce<T> {
     }
 
     fn forwarded(&self, check: &Check<'_>, ruleset: &str, rest: &str, bare: bool) -> Result<Reply, LeftToPython> {
-        let began = Instant::now();
+        let started = Instant::now();
         let ruleset = self.judge.resolver().ruleset(ruleset).ok_or(LeftToPython)?;
         let subject = Forwarded::new(check, rest, &self.names)?;
-        self.judge.prepare(&subject, Cost::ONE, ruleset, Asking::Alone, |prepared| {
-            Ok(self.judge.decide(&prepared, began, |told, decision| replies::forwarded(told, decision, bare))?)
+        self.judge.prepare(&subject, Cost::ONE, ruleset, CheckMode::Single, |prepared| {
+            Ok(self
+                .judge
+                .decide(&prepared, started, |reported, verdict| replies::forwarded(reported, verdict, bare))?)
         })
     }
 
     fn described(&self, one: &Described<'_>) -> Result<Reply, LeftToPython> {
-        let began = Instant::now();
+        let started = Instant::now();
         let ruleset = one.ruleset(self.judge.resolver())?;
-        self.judge.prepare(one, one.cost(), ruleset, Asking::Alone, |prepared| {
-            Ok(replies::one(self.judge.decide(&prepared, began, replies::decision_json)?))
+        self.judge.prepare(one, one.cost(), ruleset, CheckMode::Single, |prepared| {
+            Ok(replies::one(self.judge.decide(&prepared, started, replies::decision_json)?))
         })
     }
 
@@ -102,8 +104,9 @@ impl<T: Table> InForce<T> {
         let mut all = Vec::with_capacity(several.len());
         for one in several {
             let ruleset = one.ruleset(self.judge.resolver())?;
-            let kept = self.judge.prepare(&one, one.cost(), ruleset, Asking::Among, |prepared| Ok(prepared.kept()));
-            all.push(kept?);
+            let owned =
+                self.judge.prepare(&one, one.cost(), ruleset, CheckMode::InList, |prepared| Ok(prepared.into_owned()));
+            all.push(owned?);
             pieces.next().await;
         }
         let mut decisions: Vec<Option<String>> = Vec::with_capacity(all.len());

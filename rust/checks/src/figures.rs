@@ -102,19 +102,19 @@ impl Counters {
     }
 
     /// What the calling thread counts in.
-    pub fn own(&self) -> Own<'_> {
-        Own { stripe: &self.stripes[thread_number() % self.stripes.len()], no_rule: self.rules.len() - 1 }
+    pub fn stripe(&self) -> Stripe<'_> {
+        Stripe { counters: &self.stripes[thread_number() % self.stripes.len()], no_rule: self.rules.len() - 1 }
     }
 }
 
 /// The stripe of one thread.
 #[derive(Clone, Copy)]
-pub struct Own<'a> {
-    stripe: &'a [AtomicU64],
+pub struct Stripe<'a> {
+    counters: &'a [AtomicU64],
     no_rule: usize,
 }
 
-impl Own<'_> {
+impl Stripe<'_> {
     /// Count what a decision was for a rule, by its place in the policy.
     pub fn count(&self, rule: usize, outcome: Outcome) {
         self.add(RULES_AT + rule * RESULTS.len() + outcome as usize, 1);
@@ -140,16 +140,16 @@ impl Own<'_> {
     }
 
     fn add(&self, place: usize, count: u64) {
-        self.stripe[MARGIN + place].fetch_add(count, Relaxed);
+        self.counters[MARGIN + place].fetch_add(count, Relaxed);
     }
 }
 
 /// The figures of a service over all policies that were in force: they never fall when a policy is replaced.
 #[derive(Debug, Default)]
-pub struct Tally(Mutex<Counted>);
+pub struct Tally(Mutex<PolicyCounters>);
 
 #[derive(Debug, Default)]
-struct Counted {
+struct PolicyCounters {
     in_use: Vec<Arc<Counters>>,
     /// Of policies that are no longer in force.
     past: Figures,
@@ -164,25 +164,25 @@ impl Tally {
     /// Counters for another policy, whose rules have these names.
     pub fn counters(&self, rules: impl Iterator<Item = Box<str>>) -> Arc<Counters> {
         let counters = Arc::new(Counters::new(rules));
-        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counted.forget_unused();
-        counted.in_use.push(Arc::clone(&counters));
+        let mut policies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        policies.forget_unused();
+        policies.in_use.push(Arc::clone(&counters));
         counters
     }
 
     /// All that was counted until now.
     pub fn figures(&self) -> Figures {
-        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counted.forget_unused();
-        let mut figures = counted.past.clone();
-        for counters in &counted.in_use {
+        let mut policies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        policies.forget_unused();
+        let mut figures = policies.past.clone();
+        for counters in &policies.in_use {
             figures.add(counters);
         }
         figures
     }
 }
 
-impl Counted {
+impl PolicyCounters {
     fn forget_unused(&mut self) {
         let past = &mut self.past;
         self.in_use.retain_mut(|counters| match Arc::get_mut(counters) {
@@ -200,9 +200,9 @@ impl Counted {
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static OWN: Cell<Option<usize>> = const { Cell::new(None) };
+        static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
     }
-    OWN.with(|own| {
+    NUMBER.with(|own| {
         own.get().unwrap_or_else(|| {
             let number = NEXT.fetch_add(1, Relaxed);
             own.set(Some(number));

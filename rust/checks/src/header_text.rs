@@ -96,9 +96,9 @@ impl<'a> Lines<'a> {
 }
 
 /// Lines of headers by number, each read once.
-pub struct Remembered<'a>(SmallVec<[OnceCell<Lines<'a>>; 4]>);
+pub struct LineCache<'a>(SmallVec<[OnceCell<Lines<'a>>; 4]>);
 
-impl<'a> Remembered<'a> {
+impl<'a> LineCache<'a> {
     pub fn new(count: usize) -> Self {
         Self((0..count).map(|_| OnceCell::new()).collect())
     }

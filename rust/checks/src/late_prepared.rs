@@ -7,9 +7,9 @@ use headgate_policy::keys::encode_key;
 use headgate_policy::selection::Resolved;
 use smallvec::SmallVec;
 
-use crate::asked::Asked;
 use crate::bound::BoundLimits;
-use crate::judge::Asking;
+use crate::judge::CheckMode;
+use crate::store_check::StoreCheck;
 use crate::table::LeftToPython;
 
 /// What is to be answered to a check.
@@ -19,19 +19,19 @@ pub enum Prepared<C> {
     /// For each rule whether it refuses, as the request lacks an identity.
     Refused(Arc<BoundLimits<C>>, Vec<bool>),
     /// What the store says.
-    Asked(Asked<C>),
+    Query(StoreCheck<C>),
 }
 
 /// What is to be answered to a resolved request.
 pub fn prepared<C>(
     resolved: &Resolved<'_, Arc<BoundLimits<C>>>,
     cost: Cost<'_>,
-    asking: Asking,
+    mode: CheckMode,
 ) -> Result<Prepared<C>, LeftToPython> {
-    let Some(bound) = &resolved.asked.limits else {
+    let Some(bound) = &resolved.query.limits else {
         return Ok(Prepared::Free);
     };
-    if bound.waits && asking == Asking::Alone {
+    if bound.waits && mode == CheckMode::Single {
         return Err(LeftToPython);
     }
     if let Some(refused) = resolved.refused() {
@@ -45,8 +45,8 @@ pub fn prepared<C>(
         let text = parts.and_then(|parts| encode_key(&parts)).ok_or(LeftToPython)?;
         keys.push(text.into_boxed_str());
     }
-    let groups = &resolved.asked.groups;
+    let groups = &resolved.query.groups;
     let key_of = groups.iter().map(|group| group.key).collect();
     let costs = groups.iter().map(|group| cost.of(group)).collect();
-    Ok(Prepared::Asked(Asked { bound: Arc::clone(bound), keys, key_of, costs }))
+    Ok(Prepared::Query(StoreCheck { bound: Arc::clone(bound), keys, key_of, costs }))
 }

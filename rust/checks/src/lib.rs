@@ -5,16 +5,15 @@
 
 #![forbid(unsafe_code)]
 
-mod asked;
 mod batch;
 mod body_fields;
 pub mod bound;
 pub mod checks;
 mod described;
+mod event_loop;
 pub mod figures;
 mod forwarded;
 mod header_text;
-mod home;
 mod json;
 mod judge;
 pub mod late_checks;
@@ -22,5 +21,6 @@ mod late_prepared;
 mod outcome;
 pub mod queue;
 mod replies;
+mod store_check;
 pub mod table;
 mod waiting_checks;

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-pub use crate::asked::Asked;
-use crate::asked::{Asking, Counted, Place, Turn};
 pub use crate::batch::Batch;
 use crate::batch::Taken;
-use crate::home::Home;
+use crate::event_loop::EventLoop;
 pub use crate::outcome::{Outcome, Outcomes};
+pub use crate::store_check::StoreCheck;
+use crate::store_check::{Admission, PendingRequest, Turn, UnansweredChecks};
 use crate::waiting_checks::{Waiting, WaitingChecks};
 
 /// Checks that are asked for and not answered yet, of all threads; what comes beyond them is left to Python.
@@ -38,8 +38,13 @@ impl<C: Send + Sync + 'static> Queue<C> {
     /// A thread with an event loop calls it once the tasks that are ready have asked, too; after a batch, a thread that
     /// was told first sends what came of it, so that clients that ask again are in the next one.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
-        let waiting =
-            Waiting { askings: VecDeque::new(), count: 0, lists: VecDeque::new(), is_due: false, is_under_way: false };
+        let waiting = Waiting {
+            requests: VecDeque::new(),
+            count: 0,
+            lists: VecDeque::new(),
+            is_wake_pending: false,
+            is_under_way: false,
+        };
         Self(Arc::new(WaitingChecks {
             waiting: Mutex::new(waiting),
             unanswered: Arc::default(),
@@ -54,42 +59,42 @@ impl<C: Send + Sync + 'static> Queue<C> {
     }
 
     /// Ask about the checks of a request, and get what came of them; None where too many wait already.
-    pub fn ask(&self, checks: SmallVec<[Asked<C>; 1]>) -> Option<oneshot::Receiver<Outcomes>> {
-        let counted = Counted { unanswered: Arc::clone(&self.0.unanswered), count: checks.len() };
-        if self.0.unanswered.fetch_add(counted.count, Relaxed) + counted.count > MOST_UNANSWERED {
+    pub fn submit(&self, checks: SmallVec<[StoreCheck<C>; 1]>) -> Option<oneshot::Receiver<Outcomes>> {
+        let slots = UnansweredChecks { unanswered: Arc::clone(&self.0.unanswered), count: checks.len() };
+        if self.0.unanswered.fetch_add(slots.count, Relaxed) + slots.count > MOST_UNANSWERED {
             return None;
         }
-        Some(self.put(checks, Place::Counted { _places: counted }))
+        Some(self.enqueue(checks, Admission::Counted { _slots: slots }))
     }
 
     /// Ask about the checks of a long list whose turn it is: a piece at a time, after all else that waits.
-    pub fn ask_list(
+    pub fn submit_list(
         &self,
-        checks: SmallVec<[Asked<C>; 1]>,
+        checks: SmallVec<[StoreCheck<C>; 1]>,
         permit: OwnedSemaphorePermit,
     ) -> oneshot::Receiver<Outcomes> {
         let turn = Turn::new(checks.len(), permit);
-        self.put(checks, Place::Turn(Box::new(turn)))
+        self.enqueue(checks, Admission::Turn(Box::new(turn)))
     }
 
-    fn put(&self, checks: SmallVec<[Asked<C>; 1]>, place: Place) -> oneshot::Receiver<Outcomes> {
-        let (answers, outcomes) = oneshot::channel();
-        let home = Home::here();
+    fn enqueue(&self, checks: SmallVec<[StoreCheck<C>; 1]>, admission: Admission) -> oneshot::Receiver<Outcomes> {
+        let (sender, outcomes) = oneshot::channel();
+        let event_loop = EventLoop::current();
         let mut waiting = self.0.lock();
-        let (count, is_list) = (checks.len(), matches!(place, Place::Turn(_)));
-        let asking = Asking { checks, answers, home: home.clone(), place };
+        let (count, is_list) = (checks.len(), matches!(admission, Admission::Turn(_)));
+        let request = PendingRequest { checks, sender, event_loop: event_loop.clone(), admission };
         if is_list {
-            waiting.lists.push_back(asking);
+            waiting.lists.push_back(request);
         } else {
             waiting.count += count;
-            waiting.askings.push_back(asking);
+            waiting.requests.push_back(request);
         }
-        let due = if waiting.is_under_way { None } else { self.0.due(&mut waiting) };
+        let wake = if waiting.is_under_way { None } else { self.0.schedule_wake(&mut waiting) };
         drop(waiting);
-        if let Some(due) = due {
-            match home {
-                Some(home) => home.ask(due),
-                None => drop(due),
+        if let Some(wake) = wake {
+            match event_loop {
+                Some(event_loop) => event_loop.wake_later(wake),
+                None => drop(wake),
             }
         }
         outcomes
@@ -101,43 +106,43 @@ impl<C: Send + Sync + 'static> Queue<C> {
     /// What is no longer waited for is dropped.
     pub fn take(&self, most: usize) -> Option<Batch<C>> {
         let mut waiting = self.0.lock();
-        waiting.is_due = false;
+        waiting.is_wake_pending = false;
         self.batch(waiting, most)
     }
 
     /// The same after a batch: None, too, where few wait and a thread is to wake for them, with what comes until then.
     pub fn take_more(&self, most: usize) -> Option<Batch<C>> {
         let waiting = self.0.lock();
-        if waiting.is_due && waiting.count < MANY { None } else { self.batch(waiting, most) }
+        if waiting.is_wake_pending && waiting.count < MANY { None } else { self.batch(waiting, most) }
     }
 
     fn batch(&self, mut waiting: MutexGuard<'_, Waiting<C>>, most: usize) -> Option<Batch<C>> {
         if waiting.is_under_way {
             return None;
         }
-        let (mut askings, mut count) = (Vec::new(), 0);
+        let (mut requests, mut count) = (Vec::new(), 0);
         while count < most
-            && let Some(asking) = waiting.askings.pop_front()
+            && let Some(request) = waiting.requests.pop_front()
         {
-            let own = asking.checks.len();
-            waiting.count -= own;
-            if !asking.answers.is_closed() {
-                count += own;
-                askings.push(Taken { asking, first: 0, count: own });
+            let count_of_request = request.checks.len();
+            waiting.count -= count_of_request;
+            if !request.sender.is_closed() {
+                count += count_of_request;
+                requests.push(Taken { request, first: 0, count: count_of_request });
             }
         }
-        while let Some(mut asking) = waiting.lists.pop_front() {
-            if !asking.answers.is_closed() {
-                let first = asking.next();
-                askings.push(Taken { count: asking.take_piece(LIMITS_OF_LISTS), first, asking });
+        while let Some(mut request) = waiting.lists.pop_front() {
+            if !request.sender.is_closed() {
+                let first = request.next();
+                requests.push(Taken { count: request.take_piece(LIMITS_OF_LISTS), first, request });
                 break;
             }
         }
-        if askings.is_empty() {
+        if requests.is_empty() {
             return None;
         }
         waiting.is_under_way = true;
         drop(waiting);
-        Some(Batch::new(askings, Arc::clone(&self.0)))
+        Some(Batch::new(requests, Arc::clone(&self.0)))
     }
 }

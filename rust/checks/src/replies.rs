@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use bytes::Bytes;
-use headgate_answers::Told;
+use headgate_answers::Verdict;
 use headgate_server::decide::Reply;
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use crate::bound::ToldLimits;
+use crate::bound::ReportedLimits;
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -38,31 +38,31 @@ thread_local! {
 /// The response to a gateway: a decision as status and header fields, and a problem body on a refusal.
 ///
 /// A `bare` refusal is 403 without a body, with the problem in a field.
-pub fn forwarded(told: &ToldLimits, decision: Told<'_>, bare: bool) -> Reply {
+pub fn forwarded(reported: &ReportedLimits, verdict: Verdict<'_>, bare: bool) -> Reply {
     let mut fields = Vec::with_capacity(3);
-    let allowed = decision.allowed();
-    if !allowed && let Some(seconds) = decision.retry_after_s() {
+    let allowed = verdict.allowed();
+    if !allowed && let Some(seconds) = verdict.retry_after_s() {
         fields.push((RETRY_AFTER, HeaderValue::from(seconds)));
     }
-    if let Some(policy) = &told.policy {
+    if let Some(policy) = &reported.policy {
         fields.push((RATELIMIT_POLICY, policy.clone()));
         // It is made of the names that RateLimit-Policy has.
         let mut items = ITEMS.take();
-        told.limits.push_ratelimit(decision, &mut items);
+        reported.limits.push_ratelimit(verdict, &mut items);
         if !items.is_empty() {
             fields.extend(HeaderValue::from_str(&items).map(|value| (RATELIMIT, value)));
         }
         items.clear();
         ITEMS.set(items);
     }
-    if !decision.degraded.is_empty() {
-        fields.extend(HeaderValue::from_str(decision.degraded).map(|value| (DEGRADED, value)));
+    if !verdict.degraded.is_empty() {
+        fields.extend(HeaderValue::from_str(verdict.degraded).map(|value| (DEGRADED, value)));
     }
     if allowed {
         return Reply { status: StatusCode::OK, content_type: TEXT, fields, body: Bytes::new() };
     }
-    let problem = told.limits.problem(decision);
-    let status = match decision.status() {
+    let problem = reported.limits.problem(verdict);
+    let status = match verdict.status() {
         503 => StatusCode::SERVICE_UNAVAILABLE,
         _ if bare => StatusCode::FORBIDDEN,
         _ => StatusCode::TOO_MANY_REQUESTS,
@@ -76,8 +76,8 @@ pub fn forwarded(told: &ToldLimits, decision: Told<'_>, bare: bool) -> Reply {
 }
 
 /// A decision as JSON.
-pub fn decision_json(told: &ToldLimits, decision: Told<'_>) -> String {
-    told.limits.decision_json(decision)
+pub fn decision_json(reported: &ReportedLimits, verdict: Verdict<'_>) -> String {
+    reported.limits.decision_json(verdict)
 }
 
 /// The response to one request that a body describes.

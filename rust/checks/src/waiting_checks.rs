@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
-use crate::asked::Asking;
-use crate::home::{Due, Wake};
+use crate::event_loop::{Wake, WakeOnDrop};
+use crate::store_check::PendingRequest;
 
 /// The checks that wait, as the threads of the door and what takes batches share them.
 pub struct WaitingChecks<C> {
@@ -20,13 +20,13 @@ pub struct WaitingChecks<C> {
 
 /// What waits.
 pub struct Waiting<C> {
-    pub askings: VecDeque<Asking<C>>,
+    pub requests: VecDeque<PendingRequest<C>>,
     /// How many checks they are.
     pub count: usize,
     /// Long lists, which are taken a piece at a time after all else.
-    pub lists: VecDeque<Asking<C>>,
+    pub lists: VecDeque<PendingRequest<C>>,
     /// What takes batches has been woken and has not come yet, or a thread will wake it if something waits then.
-    pub is_due: bool,
+    pub is_wake_pending: bool,
     /// A batch was taken and is not finished.
     pub is_under_way: bool,
 }
@@ -37,34 +37,38 @@ impl<C: Send + Sync + 'static> WaitingChecks<C> {
     }
 
     /// A batch is finished: what is left of long lists waits again. What has another one taken, if some are told first.
-    pub fn finish(self: &Arc<Self>, rest: Vec<Asking<C>>, some_are_told: bool) -> Option<Due> {
+    pub fn finish(
+        self: &Arc<Self>,
+        unfinished: Vec<PendingRequest<C>>,
+        some_are_delivered: bool,
+    ) -> Option<WakeOnDrop> {
         let mut waiting = self.lock();
         waiting.is_under_way = false;
-        for list in rest {
+        for list in unfinished {
             waiting.lists.push_front(list);
         }
-        if some_are_told { self.due(&mut waiting) } else { None }
+        if some_are_delivered { self.schedule_wake(&mut waiting) } else { None }
     }
 
     /// What has a batch taken when it is dropped; None where that is to happen already.
-    pub fn due(self: &Arc<Self>, waiting: &mut Waiting<C>) -> Option<Due> {
-        (!replace(&mut waiting.is_due, true)).then(|| Due(Arc::clone(self) as Arc<dyn Wake>))
+    pub fn schedule_wake(self: &Arc<Self>, waiting: &mut Waiting<C>) -> Option<WakeOnDrop> {
+        (!replace(&mut waiting.is_wake_pending, true)).then(|| WakeOnDrop(Arc::clone(self) as Arc<dyn Wake>))
     }
 }
 
 impl<C> Waiting<C> {
     fn has_some(&self) -> bool {
-        !self.askings.is_empty() || !self.lists.is_empty()
+        !self.requests.is_empty() || !self.lists.is_empty()
     }
 }
 
 impl<C: Send + Sync + 'static> Wake for WaitingChecks<C> {
     fn wake(&self) {
         let mut waiting = self.lock();
-        waiting.is_due = waiting.has_some() && !waiting.is_under_way;
-        let is_due = waiting.is_due;
+        waiting.is_wake_pending = waiting.has_some() && !waiting.is_under_way;
+        let is_wake_pending = waiting.is_wake_pending;
         drop(waiting);
-        if is_due {
+        if is_wake_pending {
             (self.wake)();
         }
     }

@@ -97,11 +97,11 @@ impl AddressRules {
         if prefix >= bits {
             return address_text(address);
         }
-        let kept = match address {
-            IpAddr::V4(address) => IpAddr::V4((address.to_bits() & kept_bits(prefix, 32) as u32).into()),
-            IpAddr::V6(address) => IpAddr::V6((address.to_bits() & kept_bits(prefix, 128)).into()),
+        let masked = match address {
+            IpAddr::V4(address) => IpAddr::V4((address.to_bits() & prefix_mask(prefix, 32) as u32).into()),
+            IpAddr::V6(address) => IpAddr::V6((address.to_bits() & prefix_mask(prefix, 128)).into()),
         };
-        let mut text = address_text(kept);
+        let mut text = address_text(masked);
         let _ = write!(text, "/{prefix}"); // text never fails
         text
     }
@@ -143,7 +143,7 @@ impl AddressRules {
 }
 
 /// The first bits of so many, set in a number of so many.
-fn kept_bits(prefix: u8, bits: u8) -> u128 {
+fn prefix_mask(prefix: u8, bits: u8) -> u128 {
     let all = u128::MAX >> (128 - u32::from(bits));
     all & !all.checked_shr(u32::from(prefix)).unwrap_or(0)
 }

@@ -21,17 +21,17 @@ pub struct Cost<'a> {
     /// How many such requests.
     pub times: i64,
     /// What stands in place of the rules' own, by the places of units.
-    pub told: &'a [(usize, i64)],
+    pub amounts: &'a [(usize, i64)],
 }
 
 impl Cost<'_> {
     /// The usual cost.
-    pub const ONE: Self = Self { times: 1, told: &[] };
+    pub const ONE: Self = Self { times: 1, amounts: &[] };
 
     /// What a group is charged: no more than 2**52.
     #[inline]
     pub fn of(&self, group: &Group) -> i64 {
-        let told = self.told.iter().find(|(unit, _)| *unit == group.unit);
-        told.map_or_else(|| group.cost.saturating_mul(self.times).min(LARGEST), |(_, amount)| *amount)
+        let named = self.amounts.iter().find(|(unit, _)| *unit == group.unit);
+        named.map_or_else(|| group.cost.saturating_mul(self.times).min(LARGEST), |(_, amount)| *amount)
     }
 }

@@ -120,8 +120,8 @@ pub fn entries_of<S: Subject>(subject: &S) -> impl Iterator<Item = Result<(&str,
 pub fn entry_value<'a, S: Subject>(key: &str, subject: &'a S) -> Result<Value<'a>, S::Error> {
     let mut found = "";
     for entry in entries_of(subject) {
-        let (own, value) = entry?;
-        if own == key && !value.is_empty() {
+        let (entry_key, value) = entry?;
+        if entry_key == key && !value.is_empty() {
             if !found.is_empty() && found != value {
                 return Ok(Value::Repeated);
             }

@@ -4,6 +4,7 @@
 //! the same answers. There is no Python here, no I/O and no clock.
 
 pub mod address_text;
+mod cache;
 pub mod client_address;
 pub mod compiled;
 mod conditions;
@@ -22,7 +23,6 @@ pub mod path_match;
 pub mod path_templates;
 pub mod path_tree;
 pub mod plain_path;
-mod remembered;
 pub mod resolver;
 pub mod selection;
 pub mod sent_values;

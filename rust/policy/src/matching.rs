@@ -27,7 +27,7 @@ pub struct Kind {
 
 impl Kind {
     /// Whether it is of a list of hosts that the policy tells apart: of these there are more than anything remembers.
-    pub fn is_odd(&self) -> bool {
+    pub fn has_several_hosts(&self) -> bool {
         self.hosts.len() > 1
     }
 }
@@ -74,10 +74,10 @@ impl Matcher {
     /// A policy, ready to be matched.
     pub fn new(policy: Policy) -> Self {
         let policy = sorted(policy);
-        let every = || policy.exempt.iter().chain(policy.rules.iter().map(|rule| &rule.conditions));
-        let methods = each_once(every().flat_map(|conditions| &conditions.methods));
-        let hosts = each_once(every().flat_map(|conditions| &conditions.hosts));
-        let parents = each_once(every().flat_map(|conditions| &conditions.parent_hosts));
+        let all_conditions = || policy.exempt.iter().chain(policy.rules.iter().map(|rule| &rule.conditions));
+        let methods = each_once(all_conditions().flat_map(|conditions| &conditions.methods));
+        let hosts = each_once(all_conditions().flat_map(|conditions| &conditions.hosts));
+        let parents = each_once(all_conditions().flat_map(|conditions| &conditions.parent_hosts));
         let host_names: Vec<Box<str>> = [&["".into()], &*hosts, &*parents].concat();
         let longest_parent = parents.iter().map(|parent| parent.len()).max().unwrap_or(0);
         let parent_hosts = parents.into_iter().zip(1 + hosts.len()..).collect();
@@ -167,8 +167,8 @@ impl Matcher {
             }
         }
         let is_exempt = |(index, conditions): &(usize, &Conditions)| {
-            let is_path = conditions.paths.is_empty() || paths.is_surely(exemption(owner(*index)));
-            is_path && conditions.is_surely_for(method, &hosts)
+            let matches_path = conditions.paths.is_empty() || paths.is_surely(exemption(owner(*index)));
+            matches_path && conditions.is_surely_for(method, &hosts)
         };
         let exempt: Vec<usize> = policy.exempt.iter().enumerate().filter(is_exempt).map(|(index, _)| index).collect();
         let look_further = exempt.iter().any(|index| policy.exempt[*index].look_further())
@@ -189,7 +189,7 @@ impl Matcher {
                 chosen.push(place);
             }
         }
-        self.leave_idle_defaults(candidates, &mut chosen);
+        self.drop_idle_defaults(candidates, &mut chosen);
         Ok(chosen)
     }
 
@@ -199,12 +199,12 @@ impl Matcher {
             return Chosen::new();
         }
         let mut chosen = (0..).zip(&candidates.rules).map(|(place, _)| place).collect();
-        self.leave_idle_defaults(candidates, &mut chosen);
+        self.drop_idle_defaults(candidates, &mut chosen);
         chosen
     }
 
     /// Keep default rules only where no other enforced one is there.
-    fn leave_idle_defaults(&self, candidates: &Candidates, chosen: &mut Chosen) {
+    fn drop_idle_defaults(&self, candidates: &Candidates, chosen: &mut Chosen) {
         let rule = |place: u16| &self.policy.rules[candidates.rules[usize::from(place)].rule];
         if chosen.iter().any(|place| !rule(*place).default && !rule(*place).shadow) {
             chosen.retain(|place| !rule(*place).default);

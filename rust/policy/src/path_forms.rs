@@ -191,17 +191,17 @@ fn without_parameters(path: &str) -> String {
 /// Whether a segment ends with dots or spaces after something else.
 fn has_trailing(path: &str) -> bool {
     path.split('/').any(|segment| {
-        let kept = segment.trim_end_matches(TRAILING);
-        !kept.is_empty() && kept.len() < segment.len()
+        let trimmed = segment.trim_end_matches(TRAILING);
+        !trimmed.is_empty() && trimmed.len() < segment.len()
     })
 }
 
 fn without_trailing(path: &str) -> String {
-    let kept = path.split('/').map(|segment| match segment.trim_end_matches(TRAILING) {
+    let trimmed = path.split('/').map(|segment| match segment.trim_end_matches(TRAILING) {
         "" => segment,
-        kept => kept,
+        trimmed => trimmed,
     });
-    kept.collect::<Vec<&str>>().join("/")
+    trimmed.collect::<Vec<&str>>().join("/")
 }
 
 /// The segments without empty ones and `.`; `..` goes up, or stands where a server leaves that alone.

@@ -56,7 +56,7 @@ pub struct Matched<'t> {
     /// Whose templates match.
     pub paths: Cow<'t, PathMatch>,
     /// Whether the path has several forms that match differently: of such clients make up as many as they like.
-    pub is_odd: bool,
+    pub is_unusual: bool,
 }
 
 /// What matches in any of these forms, and what in all; of two templates of one owner, that of the usual form.
@@ -71,7 +71,7 @@ pub fn together<'t>(mut matches: Vec<Matched<'t>>) -> Matched<'t> {
     }
     let in_all = |owner: &i32| matches.iter().all(|matched| matched.paths.is_surely(*owner));
     let surely = found.keys().copied().filter(in_all).collect();
-    Matched { number: None, paths: Cow::Owned(PathMatch::new(&found, surely)), is_odd: true }
+    Matched { number: None, paths: Cow::Owned(PathMatch::new(&found, surely)), is_unusual: true }
 }
 
 /// What matches a path or, but for what it surely matches, the one that an application may take it for.
@@ -83,5 +83,5 @@ pub fn rooted<'t>(sent: Matched<'t>, other: &Matched<'_>) -> Matched<'t> {
     let mut found: Found = other.paths.found().iter().copied().collect();
     found.extend(sent.paths.found().iter().copied());
     let paths = Cow::Owned(PathMatch::new(&found, sent.paths.surely().to_vec()));
-    Matched { number: None, paths, is_odd: true }
+    Matched { number: None, paths, is_unusual: true }
 }

@@ -90,14 +90,14 @@ impl PathTree {
         let mut node = 0;
         for segment in template_segments(template) {
             let next = u32::try_from(self.nodes.len()).unwrap_or(UNMADE);
-            let own = &mut self.nodes[node as usize];
+            let current = &mut self.nodes[node as usize];
             let following = match segment {
                 Segment::Below => {
-                    own.below.push((owner, index));
+                    current.below.push((owner, index));
                     return;
                 }
-                Segment::Any => *own.any.get_or_insert(next),
-                Segment::Literal(text) => *own.literal.entry(text.into_bytes().into()).or_insert(next),
+                Segment::Any => *current.any.get_or_insert(next),
+                Segment::Literal(text) => *current.literal.entry(text.into_bytes().into()).or_insert(next),
             };
             if following == next {
                 self.nodes.push(Node::default());
@@ -245,11 +245,11 @@ impl PathTree {
             nodes = self.after(&nodes, segment);
             self.find_below(&nodes, &mut found);
         }
-        Matched { number: None, paths: Cow::Owned(self.match_here(&nodes, &found)), is_odd: false }
+        Matched { number: None, paths: Cow::Owned(self.match_here(&nodes, &found)), is_unusual: false }
     }
 
     fn known(&self, number: u32) -> Matched<'_> {
-        Matched { number: Some(number), paths: Cow::Borrowed(&self.matches[number as usize]), is_odd: false }
+        Matched { number: Some(number), paths: Cow::Borrowed(&self.matches[number as usize]), is_unusual: false }
     }
 }
 

@@ -32,16 +32,16 @@ impl SentName {
     }
 
     /// Whether some application takes this for the name.
-    fn is_spelled(&self, own: &str) -> bool {
-        let own = strip(own);
+    fn is_spelled(&self, spelled: &str) -> bool {
+        let spelled = strip(spelled);
         // A name of such characters alone is longer or shorter, or it may be this one.
-        if own.len() != self.plain.len()
-            && own.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[".contains(&byte))
+        if spelled.len() != self.plain.len()
+            && spelled.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[".contains(&byte))
         {
             return false;
         }
-        let own = plain_text(own);
-        let mut plain = plain_name(&own);
+        let spelled = plain_text(spelled);
+        let mut plain = plain_name(&spelled);
         self.plain.chars().all(|wanted| plain.next() == Some(Some(wanted))) && plain.next().is_none()
     }
 }
@@ -57,8 +57,8 @@ pub fn cookie_values<'a>(lines: &[&'a str], name: &SentName) -> Values<'a> {
         return values;
     }
     for pair in lines.iter().flat_map(|line| line.split(';')) {
-        if let Some((own, value)) = pair.split_once('=')
-            && (strip(own) == name.name || name.is_spelled(own))
+        if let Some((spelled, value)) = pair.split_once('=')
+            && (strip(spelled) == name.name || name.is_spelled(spelled))
         {
             add_spellings(&mut values, value);
         }
@@ -97,9 +97,9 @@ fn add_spellings<'a>(values: &mut Values<'a>, text: &'a str) {
     match sent_text(text) {
         Cow::Borrowed(text) => add_spellings_of(values, text),
         Cow::Owned(text) => {
-            let mut own = Values::new();
-            add_spellings_of(&mut own, &text);
-            values.extend(own.into_iter().map(Value::into_owned));
+            let mut spelled = Values::new();
+            add_spellings_of(&mut spelled, &text);
+            values.extend(spelled.into_iter().map(Value::into_owned));
         }
     }
 }
@@ -190,8 +190,8 @@ pub fn query_values<'a>(query: &'a str, name: &SentName) -> Values<'a> {
             return values;
         }
         for field in spelling.split(|c: char| u8::try_from(c).is_ok_and(separates)) {
-            let (own, value) = partition(field, '=');
-            if own == name.name || name.is_spelled(own) {
+            let (spelled, value) = partition(field, '=');
+            if spelled == name.name || name.is_spelled(spelled) {
                 values.push(Value::One(unquote_plus(value)));
             }
         }

@@ -210,23 +210,24 @@ fn an_exemption_is_for_what_is_meant_in_every_form() {
 #[test]
 fn a_peek_changes_nothing_and_a_cost_is_so_many_requests() {
     let gate = gate();
-    let ask =
-        |times, mode| gate.decide(&request("/", &[]), Cost { times, told: &[] }, 0, NOW_US, mode).expect("an answer");
+    let decide = |times, mode| {
+        gate.decide(&request("/", &[]), Cost { times, amounts: &[] }, 0, NOW_US, mode).expect("an answer")
+    };
     for _ in 0..3 {
-        assert!(matches!(ask(8, PEEK), Decision::Decided(answer, _) if answer.allowed));
+        assert!(matches!(decide(8, PEEK), Decision::Decided(answer, _) if answer.allowed));
     }
-    assert!(matches!(ask(9, HIT), Decision::Decided(answer, _) if !answer.allowed));
-    assert!(matches!(ask(8, HIT), Decision::Decided(answer, _) if answer.allowed));
-    assert!(matches!(ask(1, HIT), Decision::Decided(answer, _) if !answer.allowed));
+    assert!(matches!(decide(9, HIT), Decision::Decided(answer, _) if !answer.allowed));
+    assert!(matches!(decide(8, HIT), Decision::Decided(answer, _) if answer.allowed));
+    assert!(matches!(decide(1, HIT), Decision::Decided(answer, _) if !answer.allowed));
 }
 
 #[test]
 fn what_is_in_flight_is_told_and_never_charged_without_being_held() {
     let gate = places();
-    let ask = |mode| gate.decide(&request("/", &[]), Cost::ONE, 0, NOW_US, mode).expect("an answer");
+    let decide = |mode| gate.decide(&request("/", &[]), Cost::ONE, 0, NOW_US, mode).expect("an answer");
     for _ in 0..3 {
-        assert!(matches!(ask(HIT), Decision::NeverEnds(rules) if rules == [0]));
-        assert!(matches!(ask(PEEK), Decision::Decided(answer, _) if answer.allowed));
+        assert!(matches!(decide(HIT), Decision::NeverEnds(rules) if rules == [0]));
+        assert!(matches!(decide(PEEK), Decision::Decided(answer, _) if answer.allowed));
     }
 }
 

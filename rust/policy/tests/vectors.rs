@@ -21,15 +21,15 @@ fn vectors() -> Vec<Json> {
 
 #[test]
 fn every_part_answers_as_the_table_says() {
-    let mut asked = BTreeSet::new();
+    let mut tested = BTreeSet::new();
     for case in vectors() {
         let name = case["function"].as_str().expect("a name");
-        asked.insert(name.to_owned());
+        tested.insert(name.to_owned());
         let leaves = case["left_to_python"].as_bool().unwrap_or(false);
         let expected = if leaves { Err(CannotSay) } else { Ok(case["answer"].clone()) };
         assert_eq!(answer(name, &case["arguments"]), expected, "{case}");
     }
-    assert_eq!(asked.len(), 20);
+    assert_eq!(tested.len(), 20);
 }
 
 fn answer(name: &str, arguments: &Json) -> Result<Json, CannotSay> {
@@ -55,9 +55,9 @@ fn answer(name: &str, arguments: &Json) -> Result<Json, CannotSay> {
         "digest" => json!(key_parts::digest(text(0))),
         "cookie_values" => {
             let lines: Vec<&str> = texts(0).collect();
-            told(sent_values::cookie_values(&lines, &SentName::new(text(1))?))
+            values_json(sent_values::cookie_values(&lines, &SentName::new(text(1))?))
         }
-        "query_values" => told(sent_values::query_values(text(0), &SentName::new(text(1))?)),
+        "query_values" => values_json(sent_values::query_values(text(0), &SentName::new(text(1))?)),
         "one_of_values" => {
             let values = arguments[0].as_array().expect("values").iter();
             text_of(one_of_values(values.map(|one| one.as_str().map_or(Value::Repeated, |one| Value::One(one.into())))))
@@ -143,7 +143,7 @@ fn hexadecimal(address: IpAddr) -> String {
 }
 
 /// Each value as text, null for one that is repeated.
-fn told(values: Values<'_>) -> Json {
+fn values_json(values: Values<'_>) -> Json {
     values.into_iter().map(text_of).collect()
 }
 

@@ -29,10 +29,10 @@ impl Answers {
     }
 
     fn problem<'py>(&self, py: Python<'py>, decision: &Decision) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, self.0.problem(decision.told()).as_bytes())
+        PyBytes::new(py, self.0.problem(decision.verdict()).as_bytes())
     }
 
     fn decision_json(&self, decision: &Decision) -> String {
-        self.0.decision_json(decision.told())
+        self.0.decision_json(decision.verdict())
     }
 }

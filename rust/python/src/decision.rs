@@ -1,6 +1,6 @@
 //! The answer for one request; the native twin of `headgate.decision.Decision`.
 
-use headgate_answers::Told;
+use headgate_answers::Verdict;
 use headgate_core::algorithms::transition::{NEVER, Reading};
 use headgate_core::table::answer::{Answer, OnFull, Readings};
 use pyo3::exceptions::PyValueError;
@@ -43,7 +43,7 @@ impl Decision {
     }
 
     /// An answer that was made elsewhere.
-    pub fn made(definitions: Py<PyTuple>, answer: Answer, degraded: &'static str) -> Self {
+    pub fn with_degraded(definitions: Py<PyTuple>, answer: Answer, degraded: &'static str) -> Self {
         Self { definitions, answer, degraded }
     }
 
@@ -81,8 +81,8 @@ impl Decision {
     }
 
     /// What clients are told of it.
-    pub fn told(&self) -> Told<'_> {
-        Told { answer: &self.answer, degraded: self.degraded }
+    pub fn verdict(&self) -> Verdict<'_> {
+        Verdict { answer: &self.answer, degraded: self.degraded }
     }
 
     fn binding_index(&self) -> Option<usize> {

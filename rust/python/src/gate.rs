@@ -110,7 +110,7 @@ impl NativeGate {
         visit.call(&self.resolver)?;
         visit.call(&self.free.0)?;
         visit.call(&self.free.1)?;
-        self.gate.each_limits(|limits| {
+        self.gate.visit_limits(|limits| {
             visit.call(&limits.bound)?;
             visit.call(&limits.native)?;
             visit.call(&limits.units)?;
@@ -224,7 +224,7 @@ impl NativeGate {
         resolved: &Resolved<'_, Limits>,
         asking: &Asking<'py, '_>,
     ) -> Result<Said<'py>, Trouble> {
-        let Some(limits) = &resolved.asked.limits else {
+        let Some(limits) = &resolved.query.limits else {
             return Ok(Said::Free);
         };
         if let Some(refused) = resolved.refused() {
@@ -237,7 +237,7 @@ impl NativeGate {
         let (bound, cost) = (native.get(), asking.cost);
         let mut keys = SmallVec::new();
         resolved.hash_keys(bound.seed(), &mut keys)?;
-        let groups = &resolved.asked.groups[..];
+        let groups = &resolved.query.groups[..];
         let of_group = |group: usize| (keys[groups[group].key], cost.of(&groups[group]));
         let now_us = asking.now_us.as_ref().map(check_now).transpose()?;
         let mode = Mode { commit: asking.commit, max_delay_us: None };

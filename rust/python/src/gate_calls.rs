@@ -110,7 +110,7 @@ impl GateCalls {
             };
             let decision = match (number, &cost) {
                 (Some(number), AnyCost::Units(times)) => {
-                    gate.decided(request, Cost { times: *times, told: &[] }, number, commit)?
+                    gate.decided(request, Cost { times: *times, amounts: &[] }, number, commit)?
                 }
                 (Some(number), AnyCost::Other(cost)) => match gate.costs.read(gate.policy(), cost.bind(py))? {
                     Some(cost) => gate.decided(request, cost.cost(), number, commit)?,

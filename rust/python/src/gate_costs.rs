@@ -11,16 +11,16 @@ use smallvec::SmallVec;
 const REQUESTS: &str = "requests";
 
 /// A cost that was read: so many such requests, and what it takes of units that it names.
-pub struct GivenCost {
+pub struct RequestCost {
     times: i64,
-    told: SmallVec<[(usize, i64); 4]>,
+    amounts: SmallVec<[(usize, i64); 4]>,
 }
 
-impl GivenCost {
+impl RequestCost {
     /// As it is asked for.
     #[inline]
     pub fn cost(&self) -> Cost<'_> {
-        Cost { times: self.times, told: &self.told }
+        Cost { times: self.times, amounts: &self.amounts }
     }
 }
 
@@ -43,20 +43,20 @@ impl CostReader {
 
     /// A number, or a mapping that names units as the policy does; None for all else.
     #[inline]
-    pub fn read(&self, policy: &Policy, cost: &Bound<'_, PyAny>) -> PyResult<Option<GivenCost>> {
+    pub fn read(&self, policy: &Policy, cost: &Bound<'_, PyAny>) -> PyResult<Option<RequestCost>> {
         if let Some(times) = number(cost) {
-            return Ok(Some(GivenCost { times, told: SmallVec::new() }));
+            return Ok(Some(RequestCost { times, amounts: SmallVec::new() }));
         }
         self.read_mapping(policy, cost)
     }
 
     /// See `headgate.policy.rule_costs.charged`.
-    fn read_mapping(&self, policy: &Policy, cost: &Bound<'_, PyAny>) -> PyResult<Option<GivenCost>> {
+    fn read_mapping(&self, policy: &Policy, cost: &Bound<'_, PyAny>) -> PyResult<Option<RequestCost>> {
         let is_read = cost.get_type().is(&self.read_costs);
         if !is_read && !cost.is_exact_instance_of::<PyDict>() {
             return Ok(None);
         }
-        let mut given = GivenCost { times: 1, told: SmallVec::new() };
+        let mut request_cost = RequestCost { times: 1, amounts: SmallVec::new() };
         for (name, amount) in cost.cast::<PyDict>()? {
             let Some(amount) = number(&amount) else {
                 return Ok(None);
@@ -69,14 +69,14 @@ impl CostReader {
             };
             match policy.units.iter().position(|unit| **unit == *name) {
                 Some(unit) if self.money[unit] && !is_read => return Ok(None),
-                Some(unit) if name != REQUESTS => given.told.push((unit, amount)),
-                Some(_) => given.times = amount,
+                Some(unit) if name != REQUESTS => request_cost.amounts.push((unit, amount)),
+                Some(_) => request_cost.times = amount,
                 None if !is_read => return Ok(None), // an error, or another spelling
-                None if name == REQUESTS => given.times = amount,
+                None if name == REQUESTS => request_cost.times = amount,
                 None => {}
             }
         }
-        Ok(Some(given))
+        Ok(Some(request_cost))
     }
 }
 

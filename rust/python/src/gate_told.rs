@@ -35,7 +35,7 @@ impl NativeGate {
         cost: Cost<'_>,
     ) -> Result<Bound<'py, PyAny>, Trouble> {
         let operation = self.operation(py, resolved, &Asking { commit: true, now_us: None, cost })?;
-        let Some(limits) = &resolved.asked.limits else {
+        let Some(limits) = &resolved.query.limits else {
             let nothing = PyTuple::empty(py);
             return Ok((&self.free.0, operation, &nothing, &nothing).into_pyobject(py)?.into_any());
         };
@@ -60,7 +60,7 @@ impl NativeGate {
             }
         };
         let keys: SmallVec<[Bound<'py, PyAny>; 4]> = resolved.keys().map(key).collect::<PyResult<_>>()?;
-        let (groups, cost) = (&resolved.asked.groups, asking.cost);
+        let (groups, cost) = (&resolved.query.groups, asking.cost);
         let keys = PyTuple::new(py, groups.iter().map(|group| &keys[group.key]))?;
         let costs = PyTuple::new(py, groups.iter().map(|group| cost.of(group)))?;
         Ok(Bound::new(

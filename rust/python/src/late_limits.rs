@@ -9,18 +9,18 @@ use pyo3::types::{PyString, PyTuple};
 use crate::redis_calls::RedisCalls;
 
 /// What binds the limits of a policy: a `headgate.policy.resolver.Resolver`, asked when a batch is taken.
-pub struct Binds(pub Arc<Py<PyAny>>);
+pub struct LimitBinder(pub Arc<Py<PyAny>>);
 
 /// Limits of rules for a tier.
 pub struct Choice {
     resolver: Arc<Py<PyAny>>,
     rules: Box<[usize]>,
     tier: Box<str>,
-    bound: OnceLock<Chosen>,
+    bound: OnceLock<BoundChoice>,
 }
 
 /// The same, bound to the store: what a `BatchedLimits` of the guard says of them.
-pub struct Chosen {
+pub struct BoundChoice {
     /// The limits.
     pub limits: Py<PyAny>,
     /// Their definitions.
@@ -35,7 +35,7 @@ pub struct Chosen {
     pub places: Vec<(Py<PyString>, usize)>,
 }
 
-impl Owner for Binds {
+impl Owner for LimitBinder {
     type Choice = Choice;
 
     fn choice(&self, rules: &[usize], tier: &str) -> Choice {
@@ -55,20 +55,20 @@ struct Batched {
 
 impl Choice {
     /// The limits, which are bound when they are first asked for.
-    pub fn bound(&self, py: Python<'_>) -> PyResult<&Chosen> {
-        if let Some(chosen) = self.bound.get() {
-            return Ok(chosen);
+    pub fn bind_limits(&self, py: Python<'_>) -> PyResult<&BoundChoice> {
+        if let Some(bound_choice) = self.bound.get() {
+            return Ok(bound_choice);
         }
         let rules = PyTuple::new(py, &self.rules)?;
         let bound = self.resolver.bind(py).call_method1("bound_for", (rules, &*self.tier))?;
         let limits = bound.get_item(0)?;
         let Batched { definitions, calls, number, remembers, places } = limits.getattr("batched")?.extract()?;
-        let chosen = Chosen { limits: limits.unbind(), definitions, calls, number, remembers, places };
-        Ok(self.bound.get_or_init(|| chosen))
+        let bound_choice = BoundChoice { limits: limits.unbind(), definitions, calls, number, remembers, places };
+        Ok(self.bound.get_or_init(|| bound_choice))
     }
 
     /// The same where they are bound already.
-    pub fn known(&self) -> Option<&Chosen> {
+    pub fn bound_limits(&self) -> Option<&BoundChoice> {
         self.bound.get()
     }
 }

@@ -57,7 +57,7 @@ impl RedisCalls {
 
     fn read(&self, definitions: Py<PyTuple>, reply: &[u8], costs: Vec<i64>) -> PyResult<Option<Decision>> {
         self.check(costs.len())?;
-        Ok(self.0.read(reply, &costs).map(|answer| Decision::made(definitions, answer, "")))
+        Ok(self.0.read(reply, &costs).map(|answer| Decision::with_degraded(definitions, answer, "")))
     }
 }
 

@@ -44,8 +44,8 @@ impl Asked {
     fn is(&self, resolved: &Resolved<'_, Limits>) -> bool {
         let all = &resolved.selection.rules;
         let same = |(one, other): (&Group, &Group)| one.rule == other.rule && one.key == other.key;
-        self.groups.len() == resolved.asked.groups.len()
-            && self.groups.iter().zip(&resolved.asked.groups).all(same)
+        self.groups.len() == resolved.query.groups.len()
+            && self.groups.iter().zip(&resolved.query.groups).all(same)
             && self.rules.iter().zip(&self.places).all(|((rule, _), place)| all[*rule] == *place)
     }
 }
@@ -92,7 +92,7 @@ impl AskedBefore {
                 match resolved.refused() {
                     None => resolved.hash_keys(seed, &mut hashes)?,
                     Some(lack) => {
-                        resolved.hash_keys_there(seed, NO_KEY, &mut hashes)?;
+                        resolved.hash_present_keys(seed, NO_KEY, &mut hashes)?;
                         // As `headgate.policy.resolver.Resolver.refusal_of` says it, by limits for any tier.
                         let all = &gate.policy().rules;
                         let has_limits = |rule: usize| !all[resolved.selection.rules[rule]].units(ANY_TIER).is_empty();
@@ -111,7 +111,7 @@ impl AskedBefore {
     /// Where what is asked is; only what the native core decides is asked here.
     #[inline]
     fn place_of(&mut self, sums: &mut Sums, resolved: &Resolved<'_, Limits>) -> Result<usize, Trouble> {
-        let bound = match &resolved.asked.limits {
+        let bound = match &resolved.query.limits {
             None => None,
             Some(limits) => Some(limits.native.as_ref().ok_or(Trouble::Python)?),
         };
@@ -136,7 +136,7 @@ impl AskedBefore {
         address: usize,
         resolved: &Resolved<'_, Limits>,
     ) -> usize {
-        let groups = resolved.asked.groups.clone();
+        let groups = resolved.query.groups.clone();
         // The groups of a rule stand together.
         let mut rules: Vec<(usize, usize)> = groups.iter().map(|group| (group.rule, group.key)).collect();
         rules.dedup_by_key(|(rule, _)| *rule);
@@ -187,7 +187,7 @@ impl AskedBefore {
         let asked = &self.all[asked];
         let mut allowed = refusing.is_empty();
         if let (Some(bound), true) = (&asked.bound, allowed) {
-            let (bound, cost) = (bound.get(), Cost { times: cost, told: &[] });
+            let (bound, cost) = (bound.get(), Cost { times: cost, amounts: &[] });
             let of_group = |group: usize| (hashes[asked.groups[group].key], cost.of(&asked.groups[group]));
             let answer = bound.answer_groups(asked.groups.len(), of_group, time_us, HIT)?;
             allowed = answer.allowed;

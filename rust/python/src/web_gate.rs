@@ -197,14 +197,14 @@ impl WebGate {
     #[inline]
     fn decide<'py, S: Subject<Error = Trouble>>(&self, py: Python<'py>, subject: &S) -> PyResult<Option<Came<'py>>> {
         let gate = self.gate.get();
-        let asking = Asking { commit: true, now_us: None, cost: Cost { times: self.cost, told: &[] } };
+        let asking = Asking { commit: true, now_us: None, cost: Cost { times: self.cost, amounts: &[] } };
         gate.resolved_for(py, subject, self.ruleset, |resolved| {
             Ok(match gate.say(py, resolved, &asking)? {
                 Said::Free if !matches!(self.telling, Telling::Python) => Came::Silently,
                 Said::Free if self.plain => return Err(Trouble::Python),
                 Said::Free => Came::Told(gate.passes(py)),
                 Said::Came(came) => Came::Told(came),
-                Said::Decided(decision) => self.told(py, resolved.asked.limits.as_ref(), decision)?,
+                Said::Decided(decision) => self.told(py, resolved.query.limits.as_ref(), decision)?,
             })
         })
     }
@@ -217,13 +217,13 @@ impl WebGate {
         subject: &S,
     ) -> PyResult<Option<DecidedAt<'py>>> {
         let gate = self.gate.get();
-        let asking = Asking { commit: true, now_us: None, cost: Cost { times: self.cost, told: &[] } };
+        let asking = Asking { commit: true, now_us: None, cost: Cost { times: self.cost, amounts: &[] } };
         gate.resolved_for(py, subject, self.ruleset, |resolved| {
             let (came, fields) = match gate.say(py, resolved, &asking)? {
                 Said::Free => return Err(Trouble::Python),
                 Said::Came(came) => (CameAt::Told(came), None),
                 Said::Decided(decision) => {
-                    let fields = self.fields(py, resolved.asked.limits.as_ref(), &decision)?;
+                    let fields = self.fields(py, resolved.query.limits.as_ref(), &decision)?;
                     (CameAt::Decided(decision), fields)
                 }
             };

@@ -6,18 +6,18 @@ use headgate_checks::figures::Tally;
 use headgate_server::decide::Reply;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::asking::{Asking, asking};
+use crate::setup::{TestChecks, checks_on_table};
 
 /// No rule of the policy admits more than this of one key.
 const MOST: usize = 3;
 
 /// Ask the same of two tables: both answer alike, and what is left to Python was not charged.
-fn ask(question: impl Fn(&Asking) -> Option<Reply>) -> Option<Reply> {
-    let [one, other] = [asking(&Tally::new()), asking(&Tally::new())];
+fn check_twice(question: impl Fn(&TestChecks) -> Option<Reply>) -> Option<Reply> {
+    let [one, other] = [checks_on_table(&Tally::new()), checks_on_table(&Tally::new())];
     let (first, same) = (question(&one), question(&other));
-    assert_eq!(told(first.as_ref()), told(same.as_ref()), "two answers to one question");
+    assert_eq!(reply_text(first.as_ref()), reply_text(same.as_ref()), "two answers to one question");
     if first.is_none() {
-        assert_eq!(one.table.asked(), 0, "charged, and left to Python");
+        assert_eq!(one.table.queries(), 0, "charged, and left to Python");
     }
     // Asked again and again, it is answered by the same, and soon refused where it was charged.
     let mut admitted = usize::from(first.as_ref().is_some_and(is_admitted));
@@ -35,17 +35,17 @@ fn is_admitted(reply: &Reply) -> bool {
     reply.status.as_u16() == 200
 }
 
-fn told(reply: Option<&Reply>) -> Option<String> {
+fn reply_text(reply: Option<&Reply>) -> Option<String> {
     reply.map(|reply| format!("{} {:?} {:?}", reply.status, reply.fields, reply.body))
 }
 
 /// A body that is answered is JSON, and so is the answer, with as many decisions as it has requests.
 pub fn described(body: &[u8]) {
-    let [one, other] = [asking(&Tally::new()), asking(&Tally::new())];
+    let [one, other] = [checks_on_table(&Tally::new()), checks_on_table(&Tally::new())];
     let (first, same) = (one.described(body), other.described(body));
-    assert_eq!(told(first.as_ref()), told(same.as_ref()), "two answers to one question");
+    assert_eq!(reply_text(first.as_ref()), reply_text(same.as_ref()), "two answers to one question");
     let Some(reply) = first else {
-        assert_eq!(one.table.asked(), 0, "charged, and left to Python");
+        assert_eq!(one.table.queries(), 0, "charged, and left to Python");
         return;
     };
     let sent: serde_json::Value = serde_json::from_slice(body).expect("what is answered is JSON");
@@ -68,7 +68,7 @@ pub fn forwarded(sent: &[u8]) {
         }
     }
     for ruleset in ["default", "some"] {
-        let Some(reply) = ask(|asking| asking.forwarded(ruleset, is_bare, &headers)) else {
+        let Some(reply) = check_twice(|fixture| fixture.forwarded(ruleset, is_bare, &headers)) else {
             continue;
         };
         let status = reply.status.as_u16();

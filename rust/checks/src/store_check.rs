@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::bound::BoundLimits;
-use crate::home::{Home, Told};
+use crate::event_loop::{Delivery, EventLoop};
 use crate::outcome::{Outcome, Outcomes};
 
 /// What is asked of a store about one request; nothing of it depends on the request any more.
 #[derive(Debug)]
-pub struct Asked<C> {
+pub struct StoreCheck<C> {
     /// The limits, with what the store's owner knows of them.
     pub bound: Arc<BoundLimits<C>>,
     /// The text of each key.
@@ -25,29 +25,29 @@ pub struct Asked<C> {
 }
 
 /// The checks of one request to the door, which are decided in their order.
-pub struct Asking<C> {
-    pub checks: SmallVec<[Asked<C>; 1]>,
-    pub answers: oneshot::Sender<Outcomes>,
+pub struct PendingRequest<C> {
+    pub checks: SmallVec<[StoreCheck<C>; 1]>,
+    pub sender: oneshot::Sender<Outcomes>,
     /// The thread that waits for the answers; None where it has no event loop.
-    pub home: Option<Home>,
-    pub place: Place,
+    pub event_loop: Option<EventLoop>,
+    pub admission: Admission,
 }
 
 /// What bounds how many wait.
-pub enum Place {
+pub enum Admission {
     /// Places among those that are not answered yet.
-    Counted { _places: Counted },
+    Counted { _slots: UnansweredChecks },
     /// The turn of a long list, and how far it has come.
     Turn(Box<Turn>),
 }
 
 /// So many checks among those that are not answered yet.
-pub struct Counted {
+pub struct UnansweredChecks {
     pub unanswered: Arc<AtomicUsize>,
     pub count: usize,
 }
 
-impl Drop for Counted {
+impl Drop for UnansweredChecks {
     fn drop(&mut self) {
         self.unanswered.fetch_sub(self.count, Relaxed);
     }
@@ -58,23 +58,23 @@ pub struct Turn {
     /// How many of its checks were taken.
     pub taken: usize,
     /// What came of those whose batches are finished.
-    pub came: Outcomes,
+    pub outcomes: Outcomes,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Turn {
     /// A list of so many checks, of which none was taken.
     pub fn new(checks: usize, permit: OwnedSemaphorePermit) -> Self {
-        Self { taken: 0, came: Outcomes::with_capacity(checks), _permit: permit }
+        Self { taken: 0, outcomes: Outcomes::with_capacity(checks), _permit: permit }
     }
 }
 
-impl<C> Asking<C> {
+impl<C> PendingRequest<C> {
     /// The first check that was not taken yet.
     pub fn next(&self) -> usize {
-        match &self.place {
-            Place::Counted { .. } => 0,
-            Place::Turn(turn) => turn.taken,
+        match &self.admission {
+            Admission::Counted { .. } => 0,
+            Admission::Turn(turn) => turn.taken,
         }
     }
 
@@ -82,35 +82,38 @@ impl<C> Asking<C> {
     pub fn take_piece(&mut self, left: usize) -> usize {
         let first = self.next();
         let mut limits = 0;
-        let fits = |check: &&Asked<C>| {
+        let fits = |check: &&StoreCheck<C>| {
             limits += check.costs.len();
             limits <= left
         };
         let count = self.checks[first..].iter().take_while(fits).count().max(1);
-        if let Place::Turn(turn) = &mut self.place {
+        if let Admission::Turn(turn) = &mut self.admission {
             turn.taken += count;
         }
         count
     }
 
     /// Take note of what came of the checks that a batch took: those that wait can be told, or more is to be asked.
-    pub fn settle(mut self, outcomes: impl Iterator<Item = Option<Outcome>>) -> Settled<C> {
-        let Place::Turn(turn) = &mut self.place else {
-            return Settled::Told(self.home, Told { outcomes: outcomes.collect(), answers: self.answers });
+    pub fn settle(mut self, outcomes: impl Iterator<Item = Option<Outcome>>) -> BatchResult<C> {
+        let Admission::Turn(turn) = &mut self.admission else {
+            return BatchResult::Complete(
+                self.event_loop,
+                Delivery { outcomes: outcomes.collect(), sender: self.sender },
+            );
         };
-        turn.came.extend(outcomes);
+        turn.outcomes.extend(outcomes);
         if turn.taken < self.checks.len() {
-            return Settled::Rest(self);
+            return BatchResult::Unfinished(self);
         }
-        let outcomes = take(&mut turn.came);
-        Settled::Told(self.home, Told { outcomes, answers: self.answers })
+        let outcomes = take(&mut turn.outcomes);
+        BatchResult::Complete(self.event_loop, Delivery { outcomes, sender: self.sender })
     }
 }
 
 /// What a batch made of one asking.
-pub enum Settled<C> {
+pub enum BatchResult<C> {
     /// All that is to be told, and where.
-    Told(Option<Home>, Told),
+    Complete(Option<EventLoop>, Delivery),
     /// More is to be decided.
-    Rest(Asking<C>),
+    Unfinished(PendingRequest<C>),
 }

@@ -18,7 +18,7 @@ pub type Entry<K, V> = Arc<(K, V)>;
 type Place<K, V> = OnceLock<Entry<K, V>>;
 
 /// Values by name.
-pub struct Remembered<K, V> {
+pub struct Cache<K, V> {
     places: Box<[Place<K, V>]>,
     recent: Mutex<Recent<K, V>>,
 }
@@ -31,7 +31,7 @@ struct Recent<K, V> {
     older: FxHashMap<u64, Entry<K, V>>,
 }
 
-impl<K: PartialEq, V> Remembered<K, V> {
+impl<K: PartialEq, V> Cache<K, V> {
     /// Room for `most` values for good, if their names are spread well, and for `recent` ones as long as they are met.
     pub fn new(most: usize, recent: usize) -> Self {
         let places = (2 * most).max(PROBES).next_power_of_two();
@@ -41,50 +41,50 @@ impl<K: PartialEq, V> Remembered<K, V> {
         }
     }
 
-    /// The value of the name of this hash that `is_it`, if it has a place for good.
+    /// The value of the name of this hash that `matches`, if it has a place for good.
     #[inline]
-    pub fn find(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<&V> {
+    pub fn find(&self, hash: u64, matches: impl Fn(&K) -> bool) -> Option<&V> {
         for place in self.places_of(hash) {
-            let (name, value) = &**place.get()?;
-            if is_it(name) {
+            let (key, value) = &**place.get()?;
+            if matches(key) {
                 return Some(value);
             }
         }
         None
     }
 
-    /// The entry of the name of this hash that `is_it`, if it has none for good and was met of late.
+    /// The entry of the name of this hash that `matches`, if it has none for good and was met of late.
     #[cold]
-    pub fn find_recent(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Entry<K, V>> {
-        let (found, dropped) = self.recent().find(hash, |entry| is_it(&entry.0));
+    pub fn find_recent(&self, hash: u64, matches: impl Fn(&K) -> bool) -> Option<Entry<K, V>> {
+        let (found, dropped) = self.recent().find(hash, |entry| matches(&entry.0));
         drop(dropped); // when the lock is given back: what is dropped may ask for it
         found
     }
 
     /// Keep a value, unless its name has one already, and give the entry that counts.
     #[cold]
-    pub fn keep(&self, hash: u64, name: K, value: V) -> Entry<K, V> {
-        let own = Arc::new((name, value));
+    pub fn get_or_insert(&self, hash: u64, key: K, value: V) -> Entry<K, V> {
+        let entry = Arc::new((key, value));
         for place in self.places_of(hash) {
-            let there = place.get_or_init(|| Arc::clone(&own));
-            if there.0 == own.0 {
-                return Arc::clone(there);
+            let stored = place.get_or_init(|| Arc::clone(&entry));
+            if stored.0 == entry.0 {
+                return Arc::clone(stored);
             }
         }
-        let dropped = self.recent().keep(hash, Arc::clone(&own));
+        let dropped = self.recent().insert(hash, Arc::clone(&entry));
         drop(dropped);
-        own
+        entry
     }
 
     /// Look at all values that are kept; but not at those behind the lock, while another thread holds that.
-    pub fn each<E>(&self, mut look: impl FnMut(&V) -> Result<(), E>) -> Result<(), E> {
+    pub fn visit<E>(&self, mut visit: impl FnMut(&V) -> Result<(), E>) -> Result<(), E> {
         for entry in self.places.iter().filter_map(OnceLock::get) {
-            look(&entry.1)?;
+            visit(&entry.1)?;
         }
         let Ok(recent) = self.recent.try_lock() else {
             return Ok(());
         };
-        recent.newer.values().chain(recent.older.values()).try_for_each(|entry| look(&entry.1))
+        recent.newer.values().chain(recent.older.values()).try_for_each(|entry| visit(&entry.1))
     }
 
     #[inline]
@@ -104,19 +104,19 @@ impl<K: PartialEq, V> Remembered<K, V> {
 type Dropped<K, V> = FxHashMap<u64, Entry<K, V>>;
 
 impl<K, V> Recent<K, V> {
-    fn find(&mut self, hash: u64, is_it: impl Fn(&(K, V)) -> bool) -> (Option<Entry<K, V>>, Dropped<K, V>) {
+    fn find(&mut self, hash: u64, matches: impl Fn(&(K, V)) -> bool) -> (Option<Entry<K, V>>, Dropped<K, V>) {
         if let Some(entry) = self.newer.get(&hash) {
-            return (is_it(entry).then(|| Arc::clone(entry)), Dropped::default());
+            return (matches(entry).then(|| Arc::clone(entry)), Dropped::default());
         }
         match self.older.remove(&hash) {
-            Some(entry) if is_it(&entry) => (Some(Arc::clone(&entry)), self.keep(hash, entry)),
+            Some(entry) if matches(&entry) => (Some(Arc::clone(&entry)), self.insert(hash, entry)),
             Some(other) => (None, Dropped::from_iter([(hash, other)])),
             None => (None, Dropped::default()),
         }
     }
 
     /// Keep an entry in place of another one of its hash, and give what is dropped for it.
-    fn keep(&mut self, hash: u64, entry: Entry<K, V>) -> Dropped<K, V> {
+    fn insert(&mut self, hash: u64, entry: Entry<K, V>) -> Dropped<K, V> {
         let mut dropped = Dropped::default();
         if self.newer.len() >= self.most {
             dropped = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
@@ -134,66 +134,66 @@ mod tests {
 
     #[test]
     fn what_was_kept_is_found_and_what_has_no_room_for_good_is_found_among_the_recent() {
-        let table: Remembered<u32, &str> = Remembered::new(1, 2);
-        for name in 0..8 {
-            assert_eq!(table.keep(0, name, "kept").1, "kept");
+        let table: Cache<u32, &str> = Cache::new(1, 2);
+        for key in 0..8 {
+            assert_eq!(table.get_or_insert(0, key, "kept").1, "kept");
         }
-        assert_eq!(table.keep(0, 3, "another").1, "kept", "the first stays");
-        assert_eq!(table.keep(0, 8, "no room").1, "no room");
-        assert_eq!(table.find(0, |name| *name == 7), Some(&"kept"));
-        assert_eq!(table.find(0, |name| *name == 8), None);
-        assert_eq!(table.find_recent(0, |name| *name == 8).map(|entry| entry.1), Some("no room"));
-        assert_eq!(table.find_recent(0, |name| *name == 9), None, "of the same hash, and another one");
+        assert_eq!(table.get_or_insert(0, 3, "another").1, "kept", "the first stays");
+        assert_eq!(table.get_or_insert(0, 8, "no room").1, "no room");
+        assert_eq!(table.find(0, |key| *key == 7), Some(&"kept"));
+        assert_eq!(table.find(0, |key| *key == 8), None);
+        assert_eq!(table.find_recent(0, |key| *key == 8).map(|entry| entry.1), Some("no room"));
+        assert_eq!(table.find_recent(0, |key| *key == 9), None, "of the same hash, and another one");
     }
 
     /// A table that has no room for good for names of this hash.
-    fn full(recent: usize) -> Remembered<u64, u64> {
-        let table = Remembered::new(1, recent);
-        (1000..1000 + PROBES as u64).for_each(|name| drop(table.keep(0, name, name)));
+    fn full(recent: usize) -> Cache<u64, u64> {
+        let table = Cache::new(1, recent);
+        (1000..1000 + PROBES as u64).for_each(|key| drop(table.get_or_insert(0, key, key)));
         table
     }
 
     #[test]
     fn a_flood_of_names_pushes_out_itself_and_not_what_is_met_again_and_again() {
         let table = full(32);
-        let honest = |name: u64| table.find_recent(name * 64, |own| *own == name).is_some();
-        (1..=8).for_each(|name| drop(table.keep(name * 64, name, name)));
+        let honest = |key: u64| table.find_recent(key * 64, |entry| *entry == key).is_some();
+        (1..=8).for_each(|key| drop(table.get_or_insert(key * 64, key, key)));
         for number in 1_u64..10_000 {
-            table.keep((100 + number) * 64, 100 + number, 0);
+            table.get_or_insert((100 + number) * 64, 100 + number, 0);
             assert!(number % 2 > 0 || honest(1 + number / 2 % 8), "after {number} others");
         }
-        let mut kept = 0;
+        let mut count = 0;
         assert_eq!(
-            table.each(|_| {
-                kept += 1;
+            table.visit(|_| {
+                count += 1;
                 Ok::<_, ()>(())
             }),
             Ok(())
         );
-        assert!(kept <= PROBES + 2 * 32, "{kept} are kept");
+        assert!(count <= PROBES + 2 * 32, "{count} are kept");
     }
 
     #[test]
     fn what_is_dropped_may_ask_the_table_that_drops_it() {
-        struct Asking(std::sync::Weak<Remembered<u64, Asking>>);
-        impl Drop for Asking {
+        struct Reader(std::sync::Weak<Cache<u64, Reader>>);
+        impl Drop for Reader {
             fn drop(&mut self) {
                 let found = self.0.upgrade().and_then(|table| table.find_recent(1, |_| true));
                 assert!(found.is_none());
             }
         }
-        let table = Arc::new(Remembered::new(1, 1));
-        for name in 0..20 {
-            table.keep(0, name, Asking(Arc::downgrade(&table)));
+        let table = Arc::new(Cache::new(1, 1));
+        for key in 0..20 {
+            table.get_or_insert(0, key, Reader(Arc::downgrade(&table)));
         }
     }
 
     #[test]
     fn threads_that_keep_the_same_name_agree_on_one_value() {
-        let table: Remembered<u32, usize> = Remembered::new(4, 4);
-        let keep = |own: usize| table.keep(9, 1, own).1;
+        let table: Cache<u32, usize> = Cache::new(4, 4);
+        let insert = |entry: usize| table.get_or_insert(9, 1, entry).1;
         let seen: Vec<usize> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..8).map(|own| scope.spawn(move || keep(own))).collect();
+            let threads: Vec<_> = (0..8).map(|entry| scope.spawn(move || insert(entry))).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
         });
         assert_eq!(seen, vec![seen[0]; 8]);
