@@ -44,7 +44,7 @@ impl Limits {
         push_numbers(json, limit, reading);
     }
 
-    /// Every limit's own numbers.
+    /// The numbers of every limit.
     fn push_limits(&self, verdict: Verdict<'_>, json: &mut String) {
         for (index, (limit, reading)) in self.all.iter().zip(verdict.readings()).enumerate() {
             json.push_str(if index > 0 { r#", {"name": "# } else { r#"{"name": "# });
@@ -63,7 +63,7 @@ impl Limits {
         }
     }
 
-    /// What to send to the client.
+    /// The header fields for the client.
     fn push_headers(&self, verdict: Verdict<'_>, json: &mut String) {
         let mut separator = "";
         let mut push = |name: &str, value: &str| {
@@ -89,7 +89,7 @@ impl Limits {
     }
 }
 
-/// What a limit lets pass, what remains, and when all of it does again.
+/// The quota of a limit, what remains of it, and when all of it is available again.
 fn push_numbers(json: &mut String, limit: &NamedLimit, reading: &Reading) {
     json.push_str(r#", "limit": "#);
     push_whole(json, limit.form.quota);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::text::push_quoted;
 use crate::{Limits, NamedLimit, Verdict, rounded_up};
 
-/// What a limit without a name of its own is called: this says nothing to a client.
+/// The name of a limit without a name of its own: it means nothing to a client.
 const DEFAULT: &str = "default";
 const MILLISECOND_US: i64 = 1000;
 

@@ -6,7 +6,7 @@ use crate::US;
 
 /// Seconds of this many microseconds and more have so many digits that the nearest number may be printed otherwise.
 const EXACT_US: i64 = 1_000_000_000_000_000;
-/// Python prints what is less with an exponent.
+/// Python prints smaller numbers with an exponent.
 const LEAST_WITHOUT_EXPONENT_US: i64 = 100;
 
 /// Append a text in quotes, in ASCII.
@@ -65,7 +65,7 @@ pub fn push_seconds(to: &mut String, duration_us: i64) {
     }
 }
 
-/// `push_seconds` of what has an exponent, many digits or a sign.
+/// `push_seconds` of a number that has an exponent, many digits or a sign.
 #[cold]
 fn push_unusual_seconds(to: &mut String, duration_us: i64) {
     let seconds = duration_us as f64 / 1e6;

@@ -8,10 +8,10 @@ use crate::outcome::Outcome;
 use crate::store_check::{BatchResult, PendingRequest, StoreCheck};
 use crate::waiting_checks::WaitingChecks;
 
-/// Checks that were taken together, by number; dropped, what was decided is told.
+/// Checks that are decided together, by number. Dropping the batch sends the outcomes to all that wait for them.
 pub struct Batch<C: Send + Sync + 'static> {
     requests: Vec<Taken<C>>,
-    /// For each check of which asking it is, and which of its checks.
+    /// For each check the index of its request, and its index among the checks of that request.
     places: Vec<(usize, usize)>,
     outcomes: Vec<Option<Outcome>>,
     queue: Arc<WaitingChecks<C>>,
@@ -47,18 +47,18 @@ impl<C: Send + Sync + 'static> Batch<C> {
         self.places.is_empty()
     }
 
-    /// A check; None for a number that is none.
+    /// A check; None for a number out of range.
     pub fn check(&self, number: usize) -> Option<&StoreCheck<C>> {
         let (request, check) = *self.places.get(number)?;
         self.requests.get(request)?.request.checks.get(check)
     }
 
-    /// What came of a check, as far as it is known.
+    /// The outcome of a check; None while it is unknown.
     pub fn outcome(&self, number: usize) -> Option<&Outcome> {
         self.outcomes.get(number)?.as_ref()
     }
 
-    /// Take note of what came of a check.
+    /// Record the outcome of a check.
     pub fn settle(&mut self, number: usize, outcome: Outcome) {
         if let Some(place) = self.outcomes.get_mut(number) {
             *place = Some(outcome);
@@ -67,7 +67,7 @@ impl<C: Send + Sync + 'static> Batch<C> {
 }
 
 impl<C: Send + Sync + 'static> Drop for Batch<C> {
-    /// Tell all that wait; each thread is woken once. A long list of which more is to be decided waits again.
+    /// Send all outcomes; each thread is woken once. A long list with checks left to decide waits again.
     fn drop(&mut self) {
         let mut by_event_loop: Vec<(EventLoop, Vec<Delivery>)> = Vec::new();
         let mut unfinished = Vec::new();

@@ -1,4 +1,4 @@
-//! The limits of rules that apply together, and what is the same in all answers about them.
+//! The limits of rules that apply together, and the parts of answers that depend on these limits alone.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use http::HeaderValue;
 use crate::figures::{Outcome, Stripe};
 use crate::table::{LeftToPython, Table};
 
-/// A limit of a rule, as the store knows it, and as clients are told of it.
+/// A limit of a rule, as the store knows it and as it is reported to clients.
 #[derive(Clone, Debug)]
 pub struct RuleLimit<L> {
-    /// What the store knows of it: of a table its integers and its scope.
+    /// The limit in the store; in a table these are its integers and its scope.
     pub limit: L,
-    /// What it counts, by its place in `Policy::units`.
+    /// The unit that it counts, by its place in `Policy::units`.
     pub unit: usize,
-    /// What answers are written from.
+    /// The names and numbers that answers are written from.
     pub named: NamedLimit,
     /// Its member of RateLimit-Policy.
     pub policy_item: Box<str>,
 }
 
-/// A tier and its limits; None where Python has to ask them.
+/// A tier and its limits; None where only Python can query them.
 pub type LimitsOfTier<L> = (Box<str>, Option<Vec<RuleLimit<L>>>);
 
 /// The limits of rules, by the places of these in the policy.
 type LimitsByRule<'a, L> = Vec<(usize, &'a [RuleLimit<L>])>;
 
-/// What a rule of a policy has for checks.
+/// The limits of one rule of a policy, as checks use them.
 #[derive(Clone, Debug)]
 pub struct RuleLimits<L> {
-    /// Whether a request that asks alone may have to wait for an answer: Python lets it wait.
+    /// Whether the answer to a single request may be delayed: Python handles that wait.
     pub waits: bool,
-    /// The limits of each tier, `ANY_TIER` for all others; None where Python has to ask them.
+    /// The limits of each tier, `ANY_TIER` for all others; None where only Python can query them.
     pub tiers: Vec<LimitsOfTier<L>>,
 }
 
@@ -49,14 +49,14 @@ impl<L> RuleLimits<L> {
     }
 }
 
-/// A limit that is asked.
+/// A limit that a query checks.
 #[derive(Debug)]
 pub struct CheckedLimit<L> {
-    /// What the store knows of it.
+    /// The limit in the store.
     pub limit: L,
     /// Whether it only watches.
     pub shadow: bool,
-    /// Which of a decision's groups it is asked for.
+    /// The group of a decision that it is checked for.
     pub group: usize,
 }
 
@@ -64,10 +64,10 @@ pub struct CheckedLimit<L> {
 pub trait Store {
     /// A limit, as it is known there.
     type Limit: Clone;
-    /// Limits that are asked together.
+    /// Limits that one query checks together.
     type Query;
 
-    /// What is asked of limits of these rules, by their places in the policy, for a tier.
+    /// The query that checks the limits of these rules, by their places in the policy, for a tier.
     fn query(
         &self,
         rules: &[usize],
@@ -94,25 +94,25 @@ impl<T: Table> Store for T {
 /// Limits of rules that apply together, for a tier.
 #[derive(Debug)]
 pub struct BoundLimits<A> {
-    /// What is asked of the store.
+    /// The query to the store.
     pub query: A,
-    /// Whether one counts what is in flight: a check would never end.
+    /// Whether a limit counts requests in flight: a check has no end at which it would be released.
     pub(crate) in_flight: bool,
-    /// Whether one lets a request wait.
+    /// Whether a limit may delay a request.
     pub(crate) waits: bool,
     pub(crate) reported: ReportedLimits,
-    /// What a refusal for lack of an identity is about, where that differs.
+    /// The limits that a refusal for lack of an identity reports, where they differ.
     refusal: Option<ReportedLimits>,
 }
 
 impl<A> BoundLimits<A> {
-    /// What a refusal for lack of an identity is about.
+    /// The limits that a refusal for lack of an identity reports.
     pub(crate) fn refusal(&self) -> &ReportedLimits {
         self.refusal.as_ref().unwrap_or(&self.reported)
     }
 }
 
-/// Limits as clients are told of them, and as they are counted.
+/// Limits as they are reported to clients and counted in the figures.
 #[derive(Debug)]
 pub struct ReportedLimits {
     pub(crate) limits: Limits,
@@ -130,7 +130,7 @@ struct CountedRule {
 }
 
 impl ReportedLimits {
-    /// Of a decision that no limit was asked for.
+    /// The limits of a decision that checked none.
     pub(crate) fn none() -> Self {
         Self { limits: Limits { all: vec![], policy: None }, policy: None, rules: [].into() }
     }

@@ -1,4 +1,4 @@
-//! What answers the checks of the front door: the native `headgate.service.checks`.
+//! Answers the checks of the front door: the native twin of `headgate.service.checks`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,13 +19,13 @@ use crate::judge::{CheckMode, Judge};
 use crate::replies;
 use crate::table::{LeftToPython, Table};
 
-/// So many requests at most are decided in one go.
+/// Requests that are decided in one go, at most.
 pub(crate) const FEW: usize = 32;
 
 /// A list that is longer, in bytes, is not even read in one go with others like it.
 const SHORT: usize = 4096;
 
-/// A policy on a table, asked by gateways and by bodies of JSON.
+/// A policy on a table, which answers gateways and bodies of JSON.
 pub struct Checks<T>(Arc<InForce<T>>);
 
 struct InForce<T> {
@@ -37,7 +37,7 @@ struct InForce<T> {
 impl<T: Table + 'static> Checks<T> {
     /// A policy, the limits of each of its rules, which the table knows, and its units, in its order.
     ///
-    /// What is decided is counted in `tally`.
+    /// All decisions are counted in `tally`.
     pub fn new(
         policy: Policy,
         rules: Vec<RuleLimits<Arc<Registered>>>,
@@ -98,7 +98,7 @@ impl<T: Table> InForce<T> {
         })
     }
 
-    /// Nothing is charged before it is known that all of them are answered here.
+    /// Nothing is charged before all requests are known to be answerable here.
     async fn several(&self, several: Vec<Described<'_>>) -> Result<Reply, LeftToPython> {
         let mut pieces = Pieces::begin();
         let mut all = Vec::with_capacity(several.len());

@@ -31,7 +31,7 @@ pub struct Unit {
     pub is_money: bool,
 }
 
-/// What bodies are read for: the policy's units, and how many headers it reads.
+/// Reads bodies for a policy: the units that it counts, and the number of headers that it reads.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     pub units: &'a [Unit],
@@ -156,7 +156,7 @@ impl Reader<'_> {
         Ok(described)
     }
 
-    /// What has entries, and nothing else.
+    /// A descriptor: a request that has entries and no other field.
     fn descriptor<'a>(self, mut fields: Map<'a>) -> Result<Described<'a>, LeftToPython> {
         let (Some((_, Value::List(items))), true) = (fields.pop(), fields.is_empty()) else {
             return Err(LeftToPython);
@@ -241,6 +241,6 @@ impl Subject for Described<'_> {
     }
 
     fn attribute(&self, _: &str) -> Result<&str, LeftToPython> {
-        Ok("") // what a request tells of itself are its headers
+        Ok("") // a described request has headers, but no attributes
     }
 }

@@ -1,4 +1,4 @@
-//! A thread that waits for checks, and tells its own tasks what came of them.
+//! A thread whose tasks wait for checks, and which delivers the outcomes to them.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::task::yield_now;
 
 use crate::outcome::Outcomes;
 
-/// Dropped, by a thread that has done what goes before or that has ended, it wakes what takes batches, if need be.
+/// Wakes the taker of batches, if need be, when a thread drops it: after its earlier work, or as it ends.
 pub struct WakeOnDrop(pub Arc<dyn Wake>);
 
 impl Drop for WakeOnDrop {
@@ -18,13 +18,13 @@ impl Drop for WakeOnDrop {
     }
 }
 
-/// What takes batches, or knows how to wake it.
+/// Wakes the taker of batches.
 pub trait Wake: Send + Sync {
     /// Wake it, if need be.
     fn wake(&self);
 }
 
-/// What is told to one request.
+/// The outcomes of one request, and the channel that they are sent through.
 pub struct Delivery {
     pub outcomes: Outcomes,
     pub sender: oneshot::Sender<Outcomes>,
@@ -32,15 +32,15 @@ pub struct Delivery {
 
 impl Delivery {
     pub fn send(self) {
-        let _ = self.sender.send(self.outcomes); // a thread that has gone does not wait for it
+        let _ = self.sender.send(self.outcomes); // a thread that has ended does not wait for it
     }
 }
 
-/// A thread with an event loop, which tells its own tasks: to wake each of them from elsewhere is a system call.
+/// A thread with an event loop, which wakes its own tasks: waking each of them from another thread is a system call.
 #[derive(Clone)]
 pub struct EventLoop(mpsc::UnboundedSender<Message>);
 
-/// What such a thread does when it is its turn; it is `wake` afterwards that batches are taken.
+/// The deliveries that such a thread makes; `wake` is dropped afterwards, so that the next batch is taken.
 struct Message {
     deliveries: Vec<Delivery>,
     wake: Option<WakeOnDrop>,
@@ -70,14 +70,15 @@ impl EventLoop {
         self.0.same_channel(&other.0)
     }
 
-    /// Let tasks know what came of their checks.
+    /// Deliver outcomes to the tasks of this thread.
     ///
-    /// `wake` is dropped after they have sent their responses, and those that have got another request by then have asked.
+    /// `wake` is dropped after these tasks have sent their responses; tasks that have received another request by then
+    /// have submitted it.
     pub fn send(&self, deliveries: Vec<Delivery>, wake: Option<WakeOnDrop>) {
         let _ = self.0.send(Message { deliveries, wake }); // a thread that has ended waits for nothing
     }
 
-    /// Drop `wake` once the tasks of this thread that are ready now have asked.
+    /// Drop `wake` once the tasks of this thread that are ready now have submitted their checks.
     pub fn wake_later(&self, wake: WakeOnDrop) {
         let _ = self.0.send(Message { deliveries: vec![], wake: Some(wake) });
     }
@@ -88,7 +89,7 @@ async fn deliver_messages(mut messages: mpsc::UnboundedReceiver<Message>) {
         let replies_first = !deliveries.is_empty();
         deliveries.into_iter().for_each(Delivery::send);
         if replies_first && wake.is_some() {
-            yield_now().await; // comes back after one look at the sockets, and the tasks that this has woken
+            yield_now().await; // returns after one poll of the sockets, and after the tasks that this has woken
         }
         drop(wake);
     }

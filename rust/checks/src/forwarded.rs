@@ -1,4 +1,4 @@
-//! The request that a gateway asks about, as its headers describe it: `headgate.service.checks.forwarded`.
+//! The original request of a gateway, as the gateway's headers describe it: `headgate.service.checks.forwarded`.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -19,7 +19,7 @@ const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// What a gateway's own headers may be called.
+/// The names that a gateway's own headers may have.
 static GATEWAY_HEADERS: [HeaderName; 6] =
     [FORWARDED_METHOD, ORIGINAL_METHOD, FORWARDED_URI, ORIGINAL_URI, FORWARDED_HOST, HOST];
 
@@ -30,7 +30,7 @@ pub struct Forwarded<'a> {
     client_ip: &'a str,
     headers: &'a HeaderMap,
     names: &'a Names,
-    /// None where the gateway names none: then it is its own.
+    /// None where the gateway names no host: then the gateway's own Host header applies.
     host: Option<Cow<'a, str>>,
     gateway_host: OnceCell<Cow<'a, str>>,
     lines: LineCache<'a>,
@@ -43,7 +43,7 @@ impl<'a> Forwarded<'a> {
     pub fn new(check: &Check<'a>, rest: &'a str, names: &'a Names) -> Result<Self, LeftToPython> {
         let headers = check.headers;
         names.check_spellings(headers, &GATEWAY_HEADERS)?;
-        // To compare the names that are there takes less than to hash each of these, of which most are not.
+        // Comparing the names that are present takes less time than hashing each of these, most of which are absent.
         let present = GATEWAY_HEADERS.iter().filter(|wanted| headers.keys().any(|name| name == *wanted)).collect();
         let method = match gateway_value(headers, &present, &[FORWARDED_METHOD, ORIGINAL_METHOD])? {
             Some(method) => method,
@@ -71,10 +71,10 @@ impl<'a> Forwarded<'a> {
     }
 }
 
-/// Those of the gateway's own headers that are there.
+/// The gateway's own headers that are present.
 type PresentNames = SmallVec<[&'static HeaderName; 4]>;
 
-/// What the gateway says in the first of these headers that is not empty; each line that says something says the same.
+/// The value of the first of these headers that is not empty; all of its non-empty lines must be equal.
 fn gateway_value<'a>(
     headers: &'a HeaderMap,
     present: &PresentNames,
@@ -97,7 +97,7 @@ fn gateway_value<'a>(
     Ok(None)
 }
 
-/// Only blanks are no part of what is said.
+/// The line without leading and trailing blanks, which are no part of the value.
 fn without_blanks(line: Cow<'_, str>) -> Cow<'_, str> {
     let blanks = [' ', '\t'];
     match line {
@@ -106,7 +106,7 @@ fn without_blanks(line: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// A method in upper case; what has no ASCII case is Python's.
+/// A method in upper case; a method that is not ASCII is left to Python.
 pub fn upper(method: Cow<'_, str>) -> Result<Cow<'_, str>, LeftToPython> {
     if !method.is_ascii() {
         return Err(LeftToPython);
@@ -164,6 +164,6 @@ impl Subject for Forwarded<'_> {
     }
 
     fn attribute(&self, _: &str) -> Result<&str, LeftToPython> {
-        Ok("") // what a request tells of itself are its headers
+        Ok("") // a forwarded request has headers, but no attributes
     }
 }

@@ -33,7 +33,7 @@ impl Names {
         self.names[number].as_ref().map_or(Lines::None, |name| Lines::of(name, headers))
     }
 
-    /// Python has to answer where a name that matters is written with `_`: in which order its lines came is not known.
+    /// Python has to answer where a name that matters is written with `_`: the order of its lines is unknown.
     pub fn check_spellings(&self, headers: &HeaderMap, others: &[HeaderName]) -> Result<(), LeftToPython> {
         for name in headers.keys().map(HeaderName::as_str) {
             if name.contains('_') {

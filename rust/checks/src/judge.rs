@@ -1,4 +1,4 @@
-//! Decides requests for a policy on a table, and counts what was decided.
+//! Decides requests for a policy on a table, and counts the decisions.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::bound::{Binder, BoundLimits, CheckedLimit, ReportedLimits, RuleLimits
 use crate::figures::Counters;
 use crate::table::{Failed, LeftToPython, Table};
 
-/// How long Python answers all checks once the table could not decide one: it may be held up by another process.
+/// How long Python answers all checks once the table could not decide one: another process may be holding it.
 const RESPITE_US: i64 = 1_000_000;
 
-/// Limits that a table is asked for together.
+/// Limits that one query to a table checks together.
 type TableLimits = BoundLimits<Box<[CheckedLimit<Arc<Registered>>]>>;
 
 /// A policy on a table.
@@ -32,13 +32,13 @@ pub struct Judge<T> {
     rules: Vec<RuleLimits<Arc<Registered>>>,
     table: T,
     counters: Arc<Counters>,
-    /// What is told where no rule applies.
+    /// The limits that are reported where no rule applies: none.
     free: ReportedLimits,
-    /// Until then Python answers; 0 where it need not.
+    /// The moment until which Python answers; 0 where it need not.
     resting_until_us: AtomicI64,
 }
 
-/// What is asked of the table for a request; nothing of it depends on the request any more.
+/// The query to the table for a request; it borrows nothing from the request.
 pub enum Prepared<B> {
     /// No rule applies.
     Free,
@@ -49,7 +49,7 @@ pub enum Prepared<B> {
 }
 
 impl Prepared<&Arc<TableLimits>> {
-    /// The same, for longer.
+    /// The same, which owns its limits.
     pub fn into_owned(self) -> Prepared<Arc<TableLimits>> {
         match self {
             Self::Free => Prepared::Free,
@@ -59,12 +59,12 @@ impl Prepared<&Arc<TableLimits>> {
     }
 }
 
-/// How a request is asked about.
+/// How a request is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckMode {
-    /// By itself: Python lets it wait where a rule says so.
+    /// By itself: Python delays it where a rule says so.
     Single,
-    /// Among others, which do not wait.
+    /// In a list with others, which are never delayed.
     InList,
 }
 
@@ -78,7 +78,7 @@ impl<T: Table> Judge<T> {
         &self.resolver
     }
 
-    /// What `then` makes of what is to be asked of the table.
+    /// Call `then` with the query for a subject, and give what it returns.
     pub fn prepare<S: Subject<Error = LeftToPython>, R>(
         &self,
         subject: &S,
@@ -118,7 +118,7 @@ impl<T: Table> Judge<T> {
         Ok(Prepared::Query(bound, groups.map(|group| (keys[group.key], cost.of(group))).collect()))
     }
 
-    /// Decide a request and count it, and give what `write` makes of the decision.
+    /// Decide a request, count the decision, and give what `write` returns for it.
     pub fn decide<B: Borrow<Arc<TableLimits>>, R>(
         &self,
         prepared: &Prepared<B>,

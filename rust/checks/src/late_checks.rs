@@ -1,6 +1,6 @@
-//! What answers the checks of the front door for a policy on a store that answers later, such as a Redis.
+//! Answers the checks of the front door for a policy on a store that answers later, such as a Redis.
 //!
-//! What is asked is prepared here, in full, before any of it is: `Queue` has it from then on.
+//! All queries of a request are prepared here before any of them is submitted to the `Queue`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,9 +28,9 @@ use crate::queue::{Outcome, Queue};
 use crate::replies;
 use crate::table::LeftToPython;
 
-/// What the owner of a store makes of limits that are asked together.
+/// The owner of a store, which represents limits that are checked together.
 pub trait Owner: Send + Sync {
-    /// What it knows of them.
+    /// Its representation of them.
     type Choice: Send + Sync + 'static;
 
     /// Limits of these rules, by their places in the policy, for a tier.
@@ -49,7 +49,7 @@ impl<O: Owner> Store for OwnerStore<O> {
     }
 }
 
-/// A policy on a store that answers later, asked by gateways and by bodies of JSON.
+/// A policy on a store that answers later, which answers gateways and bodies of JSON.
 pub struct LateChecks<O: Owner>(Arc<InForce<O>>);
 
 struct InForce<O: Owner> {
@@ -62,17 +62,17 @@ struct InForce<O: Owner> {
     units: Vec<Unit>,
 }
 
-/// A check whose answer is known, or will be.
+/// A check of a list, whose answer is known or will be.
 enum ListedCheck<C> {
     Written(String),
-    /// Its limits; the answer is the next one that comes.
+    /// Submitted to the store, with its limits; its answer is the next one to arrive.
     Submitted(Arc<BoundLimits<C>>),
 }
 
 impl<O: Owner + 'static> LateChecks<O> {
     /// A policy, the limits of each of its rules, and its units, in its order.
     ///
-    /// What is decided is counted in `tally`.
+    /// All decisions are counted in `tally`.
     pub fn new(
         policy: Policy,
         rules: Vec<RuleLimits<()>>,
@@ -153,7 +153,7 @@ impl<O: Owner> InForce<O> {
         self.answer(prepared, started, write, |failure| failure)
     }
 
-    /// The answers to a list, which is prepared whole before the store is asked; a long one has a turn.
+    /// The answers to a list, all of which is prepared before the store is queried; a long one has a turn.
     async fn several(
         &self,
         several: Vec<Described<'_>>,
@@ -196,7 +196,7 @@ impl<O: Owner> InForce<O> {
         })))
     }
 
-    /// The answers to checks of one body, each by itself; those of the store are asked for together.
+    /// The answers to the checks of one body, each by itself; the queries to the store are submitted together.
     fn answer_several(
         &self,
         prepared: Vec<Prepared<O::Choice>>,
@@ -222,7 +222,7 @@ impl<O: Owner> InForce<O> {
                 }
             });
         }
-        // What is left to Python is counted there: nothing is counted before the store is asked.
+        // Checks that are left to Python are counted there: nothing is counted before the store is queried.
         let outcomes = match (checks.is_empty(), turn) {
             (true, _) => None,
             (false, None) => Some(self.queue.submit(checks).ok_or(LeftToPython)?),
@@ -278,7 +278,7 @@ impl<O: Owner> InForce<O> {
     }
 }
 
-/// A decision as it is told, once it is counted.
+/// Count a decision, and give it as it is reported.
 fn counted<'a>(
     counters: &Counters,
     reported: &ReportedLimits,

@@ -1,4 +1,4 @@
-//! What is asked of a store that answers later, for one request: nothing of it depends on the request any more.
+//! The prepared check of one request, for a store that answers later; it borrows nothing from the request.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::judge::CheckMode;
 use crate::store_check::StoreCheck;
 use crate::table::LeftToPython;
 
-/// What is to be answered to a check.
+/// How a check is to be answered.
 pub enum Prepared<C> {
     /// No rule applies.
     Free,
     /// For each rule whether it refuses, as the request lacks an identity.
     Refused(Arc<BoundLimits<C>>, Vec<bool>),
-    /// What the store says.
+    /// By the store.
     Query(StoreCheck<C>),
 }
 
-/// What is to be answered to a resolved request.
+/// Prepare the check of a resolved request.
 pub fn prepared<C>(
     resolved: &Resolved<'_, Arc<BoundLimits<C>>>,
     cost: Cost<'_>,

@@ -1,7 +1,7 @@
 //! Checks, decided natively: the answers of `headgate.service.checks` for a policy on a table, in the same bytes.
 //!
-//! What is not answered in exactly the same way is left to the Python service, before anything is charged. There is no
-//! Python here and no I/O; the clock is the table's.
+//! A check that cannot be answered in exactly the same way is left to the Python service, before anything is charged.
+//! There is no Python here and no I/O; the clock is the table's.
 
 #![forbid(unsafe_code)]
 

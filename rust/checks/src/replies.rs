@@ -19,7 +19,7 @@ const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const DEGRADED: HeaderName = HeaderName::from_static("x-ratelimit-degraded");
 const X_PROBLEM: HeaderName = HeaderName::from_static("x-ratelimit-problem");
 
-/// What stands for a decision of several that the table could not make, when others were charged already.
+/// Stands for a decision of several that the table could not make, when others were charged already.
 const FAILED: &str = concat!(
     r#"{"error": {"type":"about:blank","title":"Service Unavailable","status":503,"#,
     r#""detail":"the store does not answer: it could not decide this request, and nothing was charged"}}"#
@@ -46,7 +46,7 @@ pub fn forwarded(reported: &ReportedLimits, verdict: Verdict<'_>, bare: bool) ->
     }
     if let Some(policy) = &reported.policy {
         fields.push((RATELIMIT_POLICY, policy.clone()));
-        // It is made of the names that RateLimit-Policy has.
+        // It consists of the names that RateLimit-Policy has.
         let mut items = ITEMS.take();
         reported.limits.push_ratelimit(verdict, &mut items);
         if !items.is_empty() {
@@ -85,7 +85,7 @@ pub fn one(json: String) -> Reply {
     Reply { status: StatusCode::OK, content_type: JSON, fields: vec![], body: json.into() }
 }
 
-/// The response to several; None for what the table could not decide.
+/// The response to several; None for each decision that the table could not make.
 pub fn several(decisions: &[Option<String>]) -> Reply {
     let written: Vec<&str> = decisions.iter().map(|json| json.as_deref().unwrap_or(FAILED)).collect();
     all(&written)
@@ -97,7 +97,7 @@ pub fn all<T: AsRef<str>>(written: &[T]) -> Reply {
     one(format!(r#"{{"decisions": [{}]}}"#, texts.join(", ")))
 }
 
-/// What stands for one of several that failed.
+/// Stands for one of several that failed.
 pub fn failed(failure: &Reply) -> String {
     format!(r#"{{"error": {}}}"#, String::from_utf8_lossy(&failure.body))
 }
@@ -110,7 +110,7 @@ pub fn without_body(mut failure: Reply) -> Reply {
     failure
 }
 
-/// The response where what came of a check is lost: it may have been charged.
+/// The response where the outcome of a check is lost: it may have been charged.
 pub fn lost() -> Reply {
     let body = Bytes::from_static(LOST.as_bytes());
     Reply { status: StatusCode::INTERNAL_SERVER_ERROR, content_type: PROBLEM, fields: vec![], body }

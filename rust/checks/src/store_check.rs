@@ -1,4 +1,4 @@
-//! What is asked of a store that answers later, and what waits for it.
+//! Checks that are submitted to a store that answers later, and the requests that wait for them.
 
 use std::mem::take;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use crate::bound::BoundLimits;
 use crate::event_loop::{Delivery, EventLoop};
 use crate::outcome::{Outcome, Outcomes};
 
-/// What is asked of a store about one request; nothing of it depends on the request any more.
+/// The check of one request by a store; it borrows nothing from the request.
 #[derive(Debug)]
 pub struct StoreCheck<C> {
-    /// The limits, with what the store's owner knows of them.
+    /// The limits, with the representation that the store's owner has of them.
     pub bound: Arc<BoundLimits<C>>,
     /// The text of each key.
     pub keys: SmallVec<[Box<str>; 2]>,
-    /// For each group of the limits which key it has.
+    /// For each group of the limits the index of its key.
     pub key_of: SmallVec<[usize; 4]>,
-    /// For each group what it is charged.
+    /// For each group its cost.
     pub costs: SmallVec<[i64; 4]>,
 }
 
@@ -33,15 +33,15 @@ pub struct PendingRequest<C> {
     pub admission: Admission,
 }
 
-/// What bounds how many wait.
+/// The bound under which a request waits.
 pub enum Admission {
-    /// Places among those that are not answered yet.
+    /// Places among the checks that are not answered yet.
     Counted { _slots: UnansweredChecks },
-    /// The turn of a long list, and how far it has come.
+    /// The turn of a long list, and its progress.
     Turn(Box<Turn>),
 }
 
-/// So many checks among those that are not answered yet.
+/// The share that a request has of the count of unanswered checks; released when dropped.
 pub struct UnansweredChecks {
     pub unanswered: Arc<AtomicUsize>,
     pub count: usize,
@@ -53,11 +53,11 @@ impl Drop for UnansweredChecks {
     }
 }
 
-/// How far a long list has come, which is decided in more than one batch.
+/// The progress of a long list, which is decided in more than one batch.
 pub struct Turn {
     /// How many of its checks were taken.
     pub taken: usize,
-    /// What came of those whose batches are finished.
+    /// The outcomes of those whose batches are finished.
     pub outcomes: Outcomes,
     _permit: OwnedSemaphorePermit,
 }
@@ -78,7 +78,7 @@ impl<C> PendingRequest<C> {
         }
     }
 
-    /// Take checks of a long list, of as many limits as are left, at least one; gives which it takes.
+    /// Take checks of a long list with up to `left` limits, at least one check; gives how many.
     pub fn take_piece(&mut self, left: usize) -> usize {
         let first = self.next();
         let mut limits = 0;
@@ -93,7 +93,7 @@ impl<C> PendingRequest<C> {
         count
     }
 
-    /// Take note of what came of the checks that a batch took: those that wait can be told, or more is to be asked.
+    /// Record the outcomes of the checks that a batch took: they can be delivered, or more checks are to be decided.
     pub fn settle(mut self, outcomes: impl Iterator<Item = Option<Outcome>>) -> BatchResult<C> {
         let Admission::Turn(turn) = &mut self.admission else {
             return BatchResult::Complete(
@@ -110,9 +110,9 @@ impl<C> PendingRequest<C> {
     }
 }
 
-/// What a batch made of one asking.
+/// The state of a request after a batch.
 pub enum BatchResult<C> {
-    /// All that is to be told, and where.
+    /// All outcomes are known; they are delivered on that event loop.
     Complete(Option<EventLoop>, Delivery),
     /// More is to be decided.
     Unfinished(PendingRequest<C>),

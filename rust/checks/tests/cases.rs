@@ -1,4 +1,4 @@
-//! What gateways and bodies are answered natively, and what is left to Python before anything is charged.
+//! Which checks of gateways and bodies are answered natively, and which are left to Python before anything is charged.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -118,7 +118,7 @@ fn what_only_python_answers_is_left_to_it_and_charges_nothing() {
         assert!(fixture.described(body.as_bytes()).is_none(), "{body}");
     }
     assert_eq!(fixture.table.queries(), 0);
-    // Names with `_` that are of no concern are no hindrance, and what is said twice alike is said.
+    // Irrelevant names with `_` do no harm, and equal lines are one value.
     let plain = [("x_trace_id", "1"), ("x-forwarded-uri", "/a"), ("x-forwarded-uri", " /a")];
     assert_eq!(status(&fixture, &plain), Some(200));
 }

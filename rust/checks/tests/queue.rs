@@ -1,4 +1,4 @@
-//! Checks that wait for a store: taken together, told each its own, bounded.
+//! Checks that wait for a store: taken together, answered each by its own outcome, bounded.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -34,7 +34,7 @@ fn reply(answer: decide::Answer) -> Option<Reply> {
     }
 }
 
-/// What is waited for still is.
+/// The answer, which must still be pending.
 fn still_waits(answer: decide::Answer) -> decide::Answer {
     let decide::Answer::Later(later) = answer else { panic!("an answer that comes later") };
     let mut waiting = later.reply();
@@ -86,7 +86,7 @@ fn the_checks_of_a_body_are_taken_together_in_their_order_whatever_is_asked_for(
     batch.settle(0, answer(true));
     drop(batch);
     let text = String::from_utf8(reply(several).expect("a reply").body.to_vec()).expect("text");
-    // The second lacks an identity, which its rule insists on; what came of the third is lost.
+    // The second lacks an identity, which its rule insists on; the outcome of the third is lost.
     let starts: Vec<_> = text.match_indices(r#"{"allowed": "#).map(|(at, _)| &text[at + 12..at + 16]).collect();
     assert_eq!(starts, ["true", "fals"]);
     assert!(text.ends_with(r#""unexpected error: see the log"}}]}"#), "{text}");
@@ -134,7 +134,7 @@ fn a_batch_comes_after_the_responses_of_the_last_one_unless_many_wait() {
     });
 }
 
-/// A list of `count` requests, each of which one limit is for.
+/// A list of `count` requests, to each of which one limit applies.
 fn list(count: usize) -> Vec<u8> {
     format!(r#"{{"requests": [{}]}}"#, vec![r#"{"path": "/", "client_ip": "10.0.0.1"}"#; count].join(", ")).into_bytes()
 }

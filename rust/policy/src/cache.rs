@@ -1,38 +1,39 @@
-//! What was made once and is read by many threads at a time, without a lock as far as it has room.
+//! A bounded cache that many threads read at a time, without a lock as far as its table has room.
 //!
-//! A bounded table whose entries never change and never go: a reader hashes a name, and compares. What finds no room
-//! in it is kept behind a lock, as long as it is asked for: clients that make up names fill the table once, and from
-//! then on push out each other, not what is met again and again.
+//! Entries of the table never change and are never removed: a reader hashes a key, and compares. An entry that finds no
+//! room there is kept behind a lock, as long as it is used: clients that make up keys fill the table once, and from
+//! then on evict each other, not the entries that are used again and again.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-/// Places that a name may be in.
+/// Places that a key may be in.
 const PROBES: usize = 8;
 
-/// A name and its value.
+/// A key and its value.
 pub type Entry<K, V> = Arc<(K, V)>;
 
-/// A name and its value, or room for one.
+/// A key and its value, or room for one.
 type Place<K, V> = OnceLock<Entry<K, V>>;
 
-/// Values by name.
+/// Values by key.
 pub struct Cache<K, V> {
     places: Box<[Place<K, V>]>,
     recent: Mutex<Recent<K, V>>,
 }
 
-/// What was met of late, by the hash of its name: between once and twice as many as `most`.
+/// Entries that were used of late, by the hash of their key: between once and twice as many as `most`.
 struct Recent<K, V> {
     most: usize,
     newer: FxHashMap<u64, Entry<K, V>>,
-    /// What was met before `newer` began. What is met again moves there; the rest is dropped with the next turn.
+    /// Entries that were used before `newer` was begun. One that is used again moves there; the rest is dropped when
+    /// `newer` is full.
     older: FxHashMap<u64, Entry<K, V>>,
 }
 
 impl<K: PartialEq, V> Cache<K, V> {
-    /// Room for `most` values for good, if their names are spread well, and for `recent` ones as long as they are met.
+    /// Room for `most` permanent values, if their keys are spread well, and for `recent` ones as long as they are used.
     pub fn new(most: usize, recent: usize) -> Self {
         let places = (2 * most).max(PROBES).next_power_of_two();
         Self {
@@ -41,7 +42,7 @@ impl<K: PartialEq, V> Cache<K, V> {
         }
     }
 
-    /// The value of the name of this hash that `matches`, if it has a place for good.
+    /// The value of the key of this hash that `matches`, if it has a permanent place.
     #[inline]
     pub fn find(&self, hash: u64, matches: impl Fn(&K) -> bool) -> Option<&V> {
         for place in self.places_of(hash) {
@@ -53,15 +54,15 @@ impl<K: PartialEq, V> Cache<K, V> {
         None
     }
 
-    /// The entry of the name of this hash that `matches`, if it has none for good and was met of late.
+    /// The entry of the key of this hash that `matches`, if it has no permanent place and was used of late.
     #[cold]
     pub fn find_recent(&self, hash: u64, matches: impl Fn(&K) -> bool) -> Option<Entry<K, V>> {
         let (found, dropped) = self.recent().find(hash, |entry| matches(&entry.0));
-        drop(dropped); // when the lock is given back: what is dropped may ask for it
+        drop(dropped); // after the lock is released: dropping an entry may take it
         found
     }
 
-    /// Keep a value, unless its name has one already, and give the entry that counts.
+    /// Store a value, unless its key has one already, and give the entry that is in force.
     #[cold]
     pub fn get_or_insert(&self, hash: u64, key: K, value: V) -> Entry<K, V> {
         let entry = Arc::new((key, value));
@@ -76,7 +77,7 @@ impl<K: PartialEq, V> Cache<K, V> {
         entry
     }
 
-    /// Look at all values that are kept; but not at those behind the lock, while another thread holds that.
+    /// Visit all stored values; but not those behind the lock, while another thread holds it.
     pub fn visit<E>(&self, mut visit: impl FnMut(&V) -> Result<(), E>) -> Result<(), E> {
         for entry in self.places.iter().filter_map(OnceLock::get) {
             visit(&entry.1)?;
@@ -100,7 +101,7 @@ impl<K: PartialEq, V> Cache<K, V> {
     }
 }
 
-/// Entries that nothing finds any more.
+/// Entries that can no longer be found.
 type Dropped<K, V> = FxHashMap<u64, Entry<K, V>>;
 
 impl<K, V> Recent<K, V> {
@@ -115,7 +116,7 @@ impl<K, V> Recent<K, V> {
         }
     }
 
-    /// Keep an entry in place of another one of its hash, and give what is dropped for it.
+    /// Store an entry in place of another one of its hash, and give the entries that are dropped for it.
     fn insert(&mut self, hash: u64, entry: Entry<K, V>) -> Dropped<K, V> {
         let mut dropped = Dropped::default();
         if self.newer.len() >= self.most {

@@ -16,7 +16,7 @@ use crate::sent_values::{SentName, cookie_values, query_values};
 use crate::subject::{Name, Sent, Subject};
 use crate::value::{Value, one_line, one_of_lines, one_of_values};
 
-/// What an identity gives of a subject.
+/// The value of an identity for a subject.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Extracted<'a> {
     /// The subject lacks it.
@@ -46,7 +46,7 @@ impl<'a> Extracted<'a> {
     }
 }
 
-/// What an identity gives of a subject. `template` is the endpoint of a request whose framework told none.
+/// The value of an identity for a subject. `template` is the endpoint of a request whose framework reports none.
 pub fn extract<'a, S: Subject>(
     identity: &'a Identity,
     template: &'a str,
@@ -106,7 +106,7 @@ fn sent_query<'a, S: Subject>(parameter: &SentName, subject: &'a S) -> Result<Va
     })
 }
 
-/// A secret has no comma: what has one is a list that a server or a gateway has made of several lines.
+/// A secret has no comma: a value with one is a list that a server or a gateway has joined from several lines.
 #[inline]
 fn of_header<'a, S: Subject>(
     identity: &'a str,
@@ -137,7 +137,7 @@ fn of_token<'a>(identity: &'a str, value: Value<'a>, secret: bool) -> Extracted<
     }
 }
 
-/// An entry of a descriptor, or all of them: kept apart, so that what requests have is read as fast as without.
+/// An entry of a descriptor, or all of them: a function of its own, so that requests are read as fast as without it.
 #[cold]
 #[inline(never)]
 fn of_entries<'a, S: Subject>(identity: &'a Identity, subject: &'a S) -> Result<Extracted<'a>, S::Error> {
@@ -181,7 +181,7 @@ fn of_address<'a, S: Subject>(source: &'a AddressSource, subject: &'a S) -> Resu
     Ok(if client.is_empty() { Extracted::Missing } else { Extracted::value(bounded(client)) })
 }
 
-/// What the header says that the client's address may be believed in.
+/// The value of the header that may report the client's address.
 #[inline]
 pub fn sent_addresses<'a, S: Subject>(source: &AddressSource, subject: &'a S) -> Result<&'a str, S::Error> {
     match &source.header {
@@ -201,7 +201,7 @@ fn of_host<S: Subject>(subject: &S) -> Result<Extracted<'_>, S::Error> {
     })
 }
 
-/// One that was sent several times is had: the next ones are not asked.
+/// A member that was sent several times counts as present: the next ones are not read.
 fn first_of<'a, S: Subject>(members: &'a [Identity], subject: &'a S) -> Result<Extracted<'a>, S::Error> {
     for member in members {
         match extract(member, "", subject)? {

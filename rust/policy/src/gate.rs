@@ -22,7 +22,7 @@ use crate::subject::Subject;
 pub struct RuleLimit {
     /// Its integers and its scope.
     pub limit: Arc<Registered>,
-    /// What it counts, by its place in `Policy::units`.
+    /// The unit that it counts, by its place in `Policy::units`.
     pub unit: usize,
 }
 
@@ -32,7 +32,7 @@ pub type LimitsOfTier = (Box<str>, Vec<RuleLimit>);
 /// Limits of the rules that apply, each with the group that it is checked for.
 pub struct Limits {
     checked: Box<[(Arc<Registered>, bool, usize)]>,
-    /// Whether one of them counts what is in flight.
+    /// Whether one of them counts requests in flight.
     in_flight: bool,
 }
 
@@ -53,7 +53,7 @@ impl Limits {
     }
 }
 
-/// What a gate answers.
+/// The answer of a gate.
 #[derive(Clone, Debug)]
 pub enum Decision {
     /// No rule applies: it passes.
@@ -61,10 +61,10 @@ pub enum Decision {
     /// It lacks an identity that a rule insists on: for each rule that applies, by its place in the policy, whether it
     /// refuses.
     Refused(Vec<(usize, bool)>),
-    /// A limit of the rules that apply, these by their places in the policy, counts what is in flight: a request that is
+    /// A limit of the rules that apply, these by their places in the policy, counts requests in flight: one that is
     /// charged without being held would never end. Nothing was charged.
     NeverEnds(Vec<usize>),
-    /// What the limits of the rules that apply say, these by their places in the policy.
+    /// The answer of the limits of the rules that apply, these by their places in the policy.
     Decided(Answer, Vec<usize>),
 }
 

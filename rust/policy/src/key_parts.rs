@@ -13,7 +13,7 @@ pub const LONGEST_VALUE: usize = 256;
 
 /// How base64 of a JSON object begins, and in itsdangerous, which Flask's sessions are made with, a compressed one.
 const BEGIN_TOKENS: [&str; 2] = ["eyJ", ".eJ"];
-/// Headers whose values are a scheme and credentials, and entries that tell such a header.
+/// Headers whose values are a scheme and credentials, and entries that report such a header.
 pub const CREDENTIALS: [&str; 2] = ["authorization", "proxy-authorization"];
 
 const MOST_HOSTS: usize = 16;
@@ -75,7 +75,7 @@ pub fn one_spelling<'a>(credentials: impl Into<Cow<'a, str>>) -> Result<Cow<'a, 
 
 /// A token of base64 parts, such as a JWT, in one spelling; anything else as it is.
 ///
-/// Most decoders ignore what is no base64 and the last bits of a part, so a signature has many spellings.
+/// Most decoders ignore other characters and the last bits of a part, so a signature has many spellings.
 #[inline]
 pub fn plain_token<'a>(value: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
     let value = value.into();
@@ -93,7 +93,7 @@ fn plain_parts<'a>(value: &str) -> Cow<'a, str> {
     Cow::Owned(token)
 }
 
-/// Base64 as it is written without padding; what cannot be read as it is.
+/// Base64 as it is written without padding; a text that cannot be read is left as it is.
 ///
 /// It is read as `binascii.a2b_base64` reads it where two `=` are added: other characters are passed over, and enough
 /// of `=` ends it.
@@ -121,7 +121,7 @@ fn plain_base64(text: Cow<'_, str>) -> Cow<'_, str> {
             plain.push(byte);
         }
     }
-    // Bits of the last character that belong to no byte are none of the value.
+    // Bits of the last character that belong to no byte are not part of the value.
     let meant = match plain.len() % 4 {
         1 => return text,
         2 => 0b11_0000,

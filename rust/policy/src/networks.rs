@@ -1,4 +1,4 @@
-//! Networks that addresses are in: sorted and apart, so that those of an address are found without a look at each.
+//! Networks that contain addresses: sorted and disjoint, so that the one of an address is found by binary search.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ impl Network {
     }
 }
 
-/// Sort networks, and leave out those that lie in others or have no address: what `is_in` looks through.
+/// Sort networks, and leave out those that lie in others or have no address, as `is_in` needs them.
 pub fn tidy(networks: &mut Vec<Network>) {
     networks.retain(|network| network.has(network.length, network.first));
     // Of two that begin alike the wider one has the smaller mask.

@@ -1,7 +1,7 @@
-//! From a subject to what a store is asked: the limits of the rules that apply, their keys and their costs.
+//! From a subject to the query for a store: the limits of the rules that apply, their keys and their costs.
 //!
-//! A `Resolver` has one policy, and limits bound to one store by its maker. What it remembers is bounded, and
-//! read without a lock.
+//! A `Resolver` has one policy, and limits that its creator bound to one store. Its caches are bounded, and read
+//! without a lock.
 
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ use crate::subject::Subject;
 const LEAST_PLANS: usize = 64;
 const MOST_PLANS: usize = 4096;
 const MOST_SELECTIONS: usize = 1024;
-/// What is remembered beyond these as long as it is met, of each.
+/// Entries that each cache retains beyond these, as long as they are used.
 const MOST_RECENT: usize = 512;
 
 /// One policy on one store.
@@ -29,7 +29,7 @@ pub struct Resolver<L> {
     /// then by their numbers.
     plain: Box<[OnceLock<Plan<L>>]>,
     plans: Cache<PlanKey, Plan<L>>,
-    /// Of lists of hosts and of paths that are read in several ways: clients make up as many as they like, which must
+    /// Of lists of hosts and of paths that are read in several ways: clients can make up any number, which must
     /// not take the room of the others.
     unusual_plans: Cache<PlanKey, Plan<L>>,
     /// Of all plans whose rules headers or the client's address decide: by the plan's number, and which of its rules.
@@ -38,7 +38,7 @@ pub struct Resolver<L> {
     next_plan: AtomicU64,
 }
 
-/// What a policy sees in a method, hosts and a path, and which of its rules are asked.
+/// The kind of a method, hosts and a path under a policy, and the ruleset that is checked.
 #[derive(PartialEq)]
 struct PlanKey {
     kind: Kind,
@@ -67,7 +67,7 @@ impl PlanKey {
     }
 }
 
-/// What is known in advance of subjects of one kind.
+/// The rules for subjects of one kind, as far as they are known in advance.
 struct Plan<L> {
     number: u64,
     candidates: Candidates,
@@ -102,7 +102,7 @@ impl<L> Resolver<L> {
         self.policy().rulesets.iter().position(|ruleset| *ruleset.name == *name)
     }
 
-    /// Look at all limits that were bound and are remembered, but for some of those that another thread looks for.
+    /// Visit all limits that were bound and are cached, except for some of those that another thread is looking up.
     pub fn visit_limits<E>(&self, mut visit: impl FnMut(&L) -> Result<(), E>) -> Result<(), E> {
         let mut visit_plan = |plan: &Plan<L>| plan.always.iter().flat_map(Selection::limits).try_for_each(&mut visit);
         self.plain.iter().filter_map(OnceLock::get).try_for_each(&mut visit_plan)?;
@@ -112,7 +112,7 @@ impl<L> Resolver<L> {
         self.selections.visit(|selection| selection.limits().try_for_each(&mut visit))
     }
 
-    /// Call `then` with what applies to a subject, of the rules of a ruleset.
+    /// Call `then` with the rules of a ruleset that apply to a subject.
     pub fn resolve<S: Subject, B: Bind<Limits = L, Error = S::Error>, R>(
         &self,
         subject: &S,

@@ -1,4 +1,4 @@
-//! Rules that apply together: which identities they read, how their keys are put together, what limits they ask.
+//! Rules that apply together: which identities they read, how their keys are built, and which limits they check.
 
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ use crate::matching::Candidate;
 use crate::subject::Subject;
 use crate::value::CannotSay;
 
-/// What binds limits to a store.
+/// Binds limits to a store.
 pub trait Bind {
     /// Limits bound to it.
     type Limits;
@@ -28,7 +28,7 @@ pub trait Bind {
 /// The parts of a key.
 pub type Parts<'a> = SmallVec<[&'a str; 4]>;
 
-/// What is asked of the limits of some rules for one tier, but for the keys.
+/// The query to the limits of some rules for one tier, without its keys.
 pub struct TierQuery<L> {
     /// The limits; None where no rule applies.
     pub limits: Option<L>,
@@ -36,14 +36,14 @@ pub struct TierQuery<L> {
     pub groups: Box<[Group]>,
 }
 
-/// An identity as a rule's key reads it, with the endpoint of a request whose framework told none.
+/// An identity as a rule's key reads it, with the endpoint of a request whose framework reports none.
 #[derive(Clone, Debug, PartialEq)]
 struct Extractor {
     identity: Identity,
     template: Box<str>,
 }
 
-/// How a rule's key is put together of what extractors give.
+/// How a rule's key is built from the values that extractors give.
 #[derive(Clone, Debug, PartialEq)]
 struct Recipe {
     members: SmallVec<[usize; 2]>,
@@ -51,7 +51,7 @@ struct Recipe {
     refuses_repeated: bool,
 }
 
-/// Rules that apply together, and all that is known in advance of subjects that they apply to.
+/// Rules that apply together, and all that is known in advance about subjects that they apply to.
 pub struct Selection<L> {
     /// Their places in the policy.
     pub rules: Box<[usize]>,
@@ -101,7 +101,7 @@ impl<L> Selection<L> {
         self.queries.iter().filter_map(OnceLock::get).filter_map(|query| query.limits.as_ref())
     }
 
-    /// Call `then` with what applies to a subject that these rules apply to.
+    /// Call `then` with the query and the keys for a subject that these rules apply to.
     #[inline]
     pub fn resolve<S: Subject, B: Bind<Limits = L, Error = S::Error>, R>(
         &self,
@@ -157,11 +157,11 @@ impl<L> Selection<L> {
     }
 }
 
-/// The rules that apply to a subject, what is asked of their limits, and the keys.
+/// The rules that apply to a subject, the query to their limits, and the keys.
 pub struct Resolved<'a, L> {
     /// The rules.
     pub selection: &'a Selection<L>,
-    /// What is asked.
+    /// The query to their limits.
     pub query: &'a TierQuery<L>,
     extracted: SmallVec<[Extracted<'a>; 4]>,
 }
@@ -204,7 +204,7 @@ impl<'a, L> Resolved<'a, L> {
         Ok(())
     }
 
-    /// The parts of the keys that are there, each once; None for that of a rule that refuses.
+    /// The parts of the keys, each key once; None for that of a rule that refuses.
     pub fn keys(&self) -> impl Iterator<Item = Option<Parts<'_>>> {
         self.selection.recipes.iter().map(|recipe| (!self.refuses(recipe)).then(|| self.parts_of(recipe)))
     }
@@ -236,7 +236,7 @@ impl<'a, L> Resolved<'a, L> {
         self.hash_of_parts(recipe, seed)
     }
 
-    /// The parts that an extractor gave, or that stand in for what it lacks, where they are no more than two.
+    /// The parts that an extractor gave, or that stand in for a missing identity, where there are no more than two.
     #[inline]
     fn one_or_two(&self, member: usize) -> Option<(Option<&str>, &str)> {
         match &self.extracted[member] {

@@ -1,6 +1,6 @@
 //! All values that some application may read for a cookie or a query parameter.
 //!
-//! Servers and frameworks parse them in different ways: what is one value for one of them is another for the next.
+//! Servers and frameworks parse them in different ways: the same text may be one value for some and another for others.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ const MOST_COOKIES: usize = 512;
 /// Beyond these a cookie or a parameter counts as repeated: nothing hides behind padding.
 const MOST_FIELDS: usize = 1000;
 
-/// What `one_of_values` chooses from; some may be empty text.
+/// The values that `one_of_values` chooses from; some may be empty text.
 pub type Values<'a> = SmallVec<[Value<'a>; 2]>;
 
 /// The name of a cookie or a parameter that a policy reads, ready to be compared.
@@ -80,9 +80,9 @@ fn are_too_many(lines: &[&str]) -> bool {
     (bytes > LONGEST_COOKIES && too_long()) || (bytes > MOST_COOKIES && pairs() > MOST_COOKIES)
 }
 
-/// The value of what only some applications take for a cookie, as in `a=b name=value`.
+/// The value of a text that only some applications take for a cookie, as in `a=b name=value`.
 fn hidden<'a>(pair: &'a str, name: &str) -> Option<&'a str> {
-    // White space at the beginning is what follows a ";": most cookies have no other.
+    // White space at the beginning follows a ";": most cookies have no other.
     if pair.bytes().skip(1).all(|byte| byte.is_ascii_graphic() && byte != b',') && !pair.get(1..)?.starts_with(name) {
         return None;
     }
@@ -92,7 +92,7 @@ fn hidden<'a>(pair: &'a str, name: &str) -> Option<&'a str> {
         .find_map(|text| text.strip_prefix(name)?.trim_start_matches(is_space).strip_prefix('='))
 }
 
-/// What applications may read of a cookie's value: all of it, or only what stands before white space.
+/// The values that applications may read in a cookie: all of the text, or only the part before white space.
 fn add_spellings<'a>(values: &mut Values<'a>, text: &'a str) {
     match sent_text(text) {
         Cow::Borrowed(text) => add_spellings_of(values, text),
@@ -199,7 +199,7 @@ pub fn query_values<'a>(query: &'a str, name: &SentName) -> Values<'a> {
     values
 }
 
-/// A name without what follows a NUL and without white space around it, decoded.
+/// A name up to a NUL and without white space around it, decoded.
 fn plain_text(name: &str) -> Cow<'_, str> {
     let plain = |text: &str| -> (usize, usize) {
         let before = partition(text, '\0').0;

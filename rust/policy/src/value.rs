@@ -1,4 +1,4 @@
-//! What a request gives for a name that is meant to have one value: nothing, one value, or several.
+//! The value of a name that is meant to have one in a request: nothing, one value, or several.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! What a resolver remembers of requests, whatever clients make up.
+//! The caches of a resolver stay bounded, whatever requests clients make up.
 
 #![allow(clippy::expect_used)] // a test says so when it fails
 

@@ -1,4 +1,4 @@
-//! What must hold of whatever a gateway or a body describes; the fuzzers of `rust/fuzz` ask this too.
+//! Properties that hold for any gateway's headers and any body; the fuzzers of `rust/fuzz` test them, too.
 
 #![allow(dead_code, clippy::expect_used, clippy::panic)] // each target uses some of it; it says so when it fails
 
@@ -11,7 +11,7 @@ use crate::setup::{TestChecks, checks_on_table};
 /// No rule of the policy admits more than this of one key.
 const MOST: usize = 3;
 
-/// Ask the same of two tables: both answer alike, and what is left to Python was not charged.
+/// Check the same on two tables: both answer alike, and a check that is left to Python was not charged.
 fn check_twice(question: impl Fn(&TestChecks) -> Option<Reply>) -> Option<Reply> {
     let [one, other] = [checks_on_table(&Tally::new()), checks_on_table(&Tally::new())];
     let (first, same) = (question(&one), question(&other));
@@ -19,7 +19,7 @@ fn check_twice(question: impl Fn(&TestChecks) -> Option<Reply>) -> Option<Reply>
     if first.is_none() {
         assert_eq!(one.table.queries(), 0, "charged, and left to Python");
     }
-    // Asked again and again, it is answered by the same, and soon refused where it was charged.
+    // Repeated, it is answered by the same side, and soon refused where it was charged.
     let mut admitted = usize::from(first.as_ref().is_some_and(is_admitted));
     for _ in 0..MOST + 1 {
         let next = question(&one);
@@ -56,7 +56,7 @@ pub fn described(body: &[u8]) {
     }
 }
 
-/// Lines of `name: value`, behind a `*` where the answer has no body: what a gateway says.
+/// The headers of a gateway: lines of `name: value`, behind a `*` where the answer has no body.
 pub fn forwarded(sent: &[u8]) {
     let (is_bare, lines) = sent.strip_prefix(b"*").map_or((false, sent), |lines| (true, lines));
     let mut headers = HeaderMap::new();

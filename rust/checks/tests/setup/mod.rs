@@ -32,7 +32,7 @@ const HOUR_US: i64 = 3_600_000_000;
 /// As many as no number of requests in a test.
 pub const NEVER_FAILS: usize = usize::MAX;
 
-/// A table that counts how often it is asked, and fails from some question on.
+/// A table that counts its queries, and fails from one of them on.
 pub struct TestTable {
     table: Table<ProcessStorage>,
     now_us: AtomicI64,
@@ -41,7 +41,7 @@ pub struct TestTable {
 }
 
 impl TestTable {
-    /// How often it was asked.
+    /// How many queries it received.
     pub fn queries(&self) -> usize {
         self.queries.load(SeqCst)
     }
@@ -79,7 +79,7 @@ impl table::Table for SharedTable {
     }
 }
 
-/// Checks of a test, and the table that they ask.
+/// Checks of a test, and the table that they query.
 pub struct TestChecks {
     pub table: Arc<TestTable>,
     pub checks: Checks<SharedTable>,
@@ -103,7 +103,7 @@ pub fn checks_on_table(tally: &Tally) -> TestChecks {
     TestChecks { table, checks }
 }
 
-/// Knows of limits the places of their rules, and their tier.
+/// Represents limits by the places of their rules, and their tier.
 pub struct Places;
 
 impl Owner for Places {
@@ -123,17 +123,17 @@ pub fn late(tally: &Tally, queue: Arc<Queue<String>>) -> LateTestChecks {
 }
 
 impl LateTestChecks {
-    /// Ask as a gateway does.
+    /// Check as a gateway does.
     pub fn forwarded(&self, headers: &HeaderMap) -> decide::Answer {
         decide(&self.0, Question::Forwarded { ruleset: "default", path: "/", bare: false }, headers)
     }
 
-    /// Ask with a body.
+    /// Check with a body.
     pub fn described(&self, body: &[u8]) -> decide::Answer {
         self.described_in_pieces(body).at_once()
     }
 
-    /// Ask with a body, of which a long list is decided in pieces.
+    /// Check with a body, of which a long list is decided in pieces.
     pub fn described_in_pieces(&self, body: &[u8]) -> decide::Answer {
         decide(&self.0, Question::Described { body: &body.to_vec().into() }, &HeaderMap::new())
     }
@@ -216,13 +216,13 @@ fn parts<L>(mut register: impl FnMut(&str, Limit) -> L) -> (Policy, Vec<RuleLimi
 }
 
 impl TestChecks {
-    /// Ask as a gateway does; None where Python is to answer.
+    /// Check as a gateway does; None where Python is to answer.
     pub fn forwarded(&self, ruleset: &str, bare: bool, headers: &HeaderMap) -> Option<Reply> {
         let question = Question::Forwarded { ruleset, path: "/", bare };
         self.decide(question, headers)
     }
 
-    /// Ask with a body; None where Python is to answer.
+    /// Check with a body; None where Python is to answer.
     pub fn described(&self, body: &[u8]) -> Option<Reply> {
         self.decide(Question::Described { body: &body.to_vec().into() }, &HeaderMap::new())
     }

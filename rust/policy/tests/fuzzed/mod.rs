@@ -1,4 +1,4 @@
-//! What must hold of whatever request a gate is asked about; the fuzzers of `rust/fuzz` ask this too.
+//! Properties that hold for any request to a gate; the fuzzers of `rust/fuzz` test them, too.
 
 #![allow(clippy::expect_used, clippy::panic)] // it says so when it fails
 
@@ -204,12 +204,12 @@ fn decision_text(decision: &Result<Decision, Failed>) -> String {
     }
 }
 
-/// The gate says of one request what it said of it before, and admits exactly the limit, no before the moment that it gave.
+/// The gate decides one request as before, and admits exactly the limit, at the moment that it gave and no sooner.
 pub fn gate(sent: &[u8]) {
     let request = Request::read(sent);
     let (gate, used) = (shop(), shop());
     let decide = |gate: &Gate<ProcessStorage>, now_us, mode| gate.decide(&request, Cost::ONE, 0, now_us, mode);
-    // Whatever else it was asked before, by other clients.
+    // Whatever requests other clients sent before.
     for other in [&b"GET /api/9\n192.0.2.200\nother\nx-user: other\ncookie: s=other"[..], b"GET /health\n192.0.2.200\n"]
     {
         let _ = used.decide(&Request::read(other), Cost::ONE, 0, NOW_US, PEEK);
