@@ -570,7 +570,7 @@ class KeyedLimits:
     """Limits on a key for each of their groups, held and settled by amounts of which each group has one.
 
     `held` and `settled` are places of such amounts: of each group, which of them it holds, and which of them counts in
-    the end. `made_of` stands behind the ids of what is held, `lease_us` is how long each lease is. Raises ArgumentError
+    the end. `id_suffix` follows the ids of reservations, `lease_us` is how long each lease is. Raises ArgumentError
     for what is no key or lease, ValueError for other than one place a group.
     """
 
@@ -578,7 +578,7 @@ class KeyedLimits:
         cls,
         bound: BoundLimits,
         keys: tuple[Key, ...],
-        made_of: str,
+        id_suffix: str,
         held: Sequence[int],
         settled: Sequence[int],
         lease_us: int,
