@@ -30,6 +30,7 @@ __all__ = [
     "Decision",
     "Decisions",
     "Door",
+    "FieldAdder",
     "FieldStarter",
     "GateCalls",
     "KeyedLimits",
@@ -45,7 +46,6 @@ __all__ = [
     "RedisCalls",
     "ReplayJudge",
     "Reservation",
-    "ResponseTeller",
     "RoutePassed",
     "RoutePlaces",
     "Settlement",
@@ -378,13 +378,13 @@ class ReplayJudge:
         self,
         block: LogBlock,
         start: int,
-        told: list[tuple[int, tuple[tuple[int, tuple[str, ...] | None], ...]] | None] | None = None,
+        refusals: list[tuple[int, tuple[tuple[int, tuple[str, ...] | None], ...]] | None] | None = None,
         /,
     ) -> int:
-        """Judge entries from `start` on until one that only Python can judge; where that is, or behind the last.
+        """Judge entries from `start` on until one that only Python can judge; gives its index, or that after the last.
 
-        To `told` is added, of each that was judged, None where it passes, else its moment and the places of the rules
-        that refuse it, each with its key. Lines are judged without the interpreter's lock.
+        For each judged entry `refusals` gets None where it passes, else its moment and the places of the rules that
+        refuse it, each with its key. Lines are judged without the interpreter's lock.
         """
 
     def note(self, time_us: int, rules: Sequence[int], refusing: Sequence[bool], allowed: bool, cost: int) -> None:
@@ -393,8 +393,8 @@ class ReplayJudge:
     def sums(self) -> tuple[Any, ...]:
         """`headgate.replay.sums.AllSums`."""
 
-    def counted(self, by: Sequence[tuple[str, ...]], kinds: Sequence[int]) -> dict[Any, int]:
-        """`headgate.replay.sums.Sums.counted`."""
+    def requests_by_key(self, by: Sequence[tuple[str, ...]], kinds: Sequence[int]) -> dict[Any, int]:
+        """`headgate.replay.sums.Sums.requests_by_key`."""
 
 @final
 class CheckTally:
@@ -760,13 +760,13 @@ class MiddlewareCallable:
 
 class AsgiCallable(MiddlewareCallable):
     """`headgate.http.server.callables.PythonAsgiCallable`"""
-    def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
+    def __new__(cls, *_arguments: Any, **_keywords: Any) -> Self: ...
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         """An awaitable, perhaps that of the application."""
 
 class WsgiCallable(MiddlewareCallable):
     """`headgate.http.server.callables.PythonWsgiCallable`"""
-    def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
+    def __new__(cls, *_arguments: Any, **_keywords: Any) -> Self: ...
     def __call__(self, environ: Any, start_response: Any) -> Any:
         """The parts of a response."""
 
@@ -797,31 +797,31 @@ def copied_response(response: Any, fields: list[tuple[bytes, bytes]]) -> Any:
     """`headgate.integrations.starlette.responses.python_copied`"""
 
 @final
-class ResponseTeller:
-    """Has the responses of one endpoint say what remains.
+class FieldAdder:
+    """Adds the fields that report what remains to the responses of one endpoint.
 
-    A response that is referred to nowhere else says it itself; of any other, `python_copied` makes one. `otherwise`
-    tells what is told in another way: all of a class that `sends_its_fields` is not true for, and of limits further in.
+    A response without another reference gets them itself; any other is copied as by `python_copied`. `add_in_python`
+    handles responses of classes for which `sends_its_fields` is false, and requests that further limits have judged.
     """
 
     def __new__(
         cls,
         sends_its_fields: Callable[[Any], bool],
-        otherwise: Callable[[RoutePassed, Any, Any], Any],
-    ) -> ResponseTeller: ...
-    def tell(self, passed: RoutePassed, response: Any, connection: Any, /) -> Any:
-        """What the endpoint returns for this response."""
+        add_in_python: Callable[[RoutePassed, Any, Any], Any],
+    ) -> FieldAdder: ...
+    def add_fields(self, passed: RoutePassed, response: Any, connection: Any, /) -> Any:
+        """The response that the endpoint returns in place of this one."""
 
 @final
 class RoutePlaces:
     """`headgate.integrations.starlette.places.PythonPlaces`"""
 
-    def __new__(cls, make: Callable[[Any], tuple[Any, bool]], *, by_method: bool) -> RoutePlaces: ...
+    def __new__(cls, find: Callable[[Any], tuple[Any, bool]], *, by_method: bool) -> RoutePlaces: ...
     def of(self, scope: Any, /) -> Any:
-        """What was made of the route of a request."""
+        """The value for the route of a request."""
 
-    def ask(self, scope: Any, /) -> RoutePassed | tuple[Any, tuple[tuple[str, ...] | None, int]] | None:
-        """`headgate.integrations.starlette.places.Places.ask`"""
+    def decide(self, scope: Any, /) -> RoutePassed | tuple[Any, tuple[tuple[str, ...] | None, int]] | None:
+        """`headgate.integrations.starlette.places.Places.decide`"""
 
 @final
 class RoutePassed:
@@ -829,26 +829,26 @@ class RoutePassed:
 
     @property
     def place(self) -> RoutePlace:
-        """Which limit that is."""
+        """The place of that limit."""
 
     @property
     def decision(self) -> Decision:
-        """What it decided."""
+        """Its decision."""
 
     @property
     def fields(self) -> list[tuple[bytes, bytes]]:
-        """What remains."""
+        """The fields that report what remains."""
 
     @property
     def charge(self) -> tuple[tuple[str, ...] | None, int]:
-        """(the key that was charged, when)"""
+        """(the key that was charged, the moment of the charge)"""
 
     @property
     def exchange(self) -> Any:
-        """What has taken its place since, None if nothing has."""
+        """The exchange that has taken its place, None if none has."""
 
     def become_exchange(self, exchange: Any, /) -> Any:
-        """Let this take its place; gives what has taken it."""
+        """Let this exchange take its place; gives the one that has taken it."""
 
 @final
 class FieldStarter:
@@ -856,15 +856,15 @@ class FieldStarter:
 
     def __new__(cls, start: Callable[..., Any], fields: list[tuple[str, str]]) -> FieldStarter: ...
     def __call__(self, status: Any, headers: Any, *error: Any) -> Any:
-        """What `start` gives."""
+        """The result of `start`."""
 
 @final
 class WebGate:
     """A native gate in front of an application; see `headgate.http.server.web_gates`.
 
-    It reads a request of ASGI or WSGI where its server put it, decides it, charges it and says what remains. It answers
-    None to what it leaves to Python, before anything is charged: another kind of scope or environ, text that is no
-    UTF-8, and whatever a framework reads in a way of its own.
+    It reads a request of ASGI or WSGI where its server put it, decides it, charges it and writes the fields that report
+    what remains. It answers None where it leaves the request to Python, before anything is charged: for another kind of
+    scope or environ, text that is not UTF-8, and values that a framework reads in a way of its own.
     """
 
     @staticmethod
@@ -873,39 +873,43 @@ class WebGate:
         *,
         ruleset: str,
         cost: int,
-        telling: Callable[[tuple[NamedLimit, ...]], Any] | bool | None,
+        writer_of: Callable[[tuple[NamedLimit, ...]], Any] | bool | None,
         encoded: bool,
         of_framework: bool,
         websockets: bool,
         plain: bool,
         endpoint: str,
     ) -> WebGate | None:
-        """None where not all that the policy reads can be read here.
+        """The gate in front of an application; None where not all that the policy reads can be read here.
 
-        `telling` gives what writes the fields of decisions on limits, bytes if `encoded`; False to write none, None
-        where Python does. `of_framework` is whether a framework's parsers say what is read of a header that was sent
-        several times, of cookies and of parameters. With `plain` every client has a key, if only that of a socket, and
-        what no rule is for is left to Python. `endpoint` is that of all requests, "" where each may have its own.
+        `writer_of` gives the writer of the fields of decisions on limits, bytes if `encoded`; False to write none, None
+        where Python does. `of_framework` is whether a framework's parsers decide the values of repeated headers, of
+        cookies and of parameters. With `plain` every client has a key, if only that of a socket, and requests to which
+        no rule applies are left to Python. `endpoint` is that of all requests, "" where each may have its own.
         """
 
     @property
-    def tells_endpoints_apart(self) -> bool:
-        """Whether it makes a difference to which endpoint a request is."""
+    def distinguishes_endpoints(self) -> bool:
+        """Whether the endpoint of a request makes a difference."""
 
-    def ask(self, scope: Any, send: Callable[[Any], Any]) -> Any:
-        """For a request that passes at once `send`, which then tells what remains; else the decision.
+    def decide(self, scope: Any, send: Callable[[Any], Any]) -> Any:
+        """For a request that passes at once a `send` that adds the fields; else the decision.
 
-        That may be an awaitable, where a store waits for I/O. Raises StoreError.
+        The decision may be an awaitable, where a store waits for I/O. Raises StoreError.
         """
 
-    def ask_environ(self, environ: Any, start_response: Callable[..., Any]) -> Any:
-        """`ask` for a request of WSGI."""
+    def decide_environ(self, environ: Any, start_response: Callable[..., Any]) -> Any:
+        """`decide` for a request of WSGI."""
 
-    def ask_route(self, scope: Any, endpoint: str) -> tuple[Any, list[tuple[Any, Any]] | None, tuple[str, ...]] | None:
+    def decide_route(
+        self, scope: Any, endpoint: str
+    ) -> tuple[Any, list[tuple[Any, Any]] | None, tuple[str, ...]] | None:
         """(the decision, the fields if the request passes at once, the key) of a request to this endpoint."""
 
-    def ask_view(self, environ: Any, endpoint: str) -> tuple[Any, list[tuple[Any, Any]] | None, tuple[str, ...]] | None:
-        """`ask_route` for a request of WSGI."""
+    def decide_view(
+        self, environ: Any, endpoint: str
+    ) -> tuple[Any, list[tuple[Any, Any]] | None, tuple[str, ...]] | None:
+        """`decide_route` for a request of WSGI."""
 
 @final
 class PolicyParts:

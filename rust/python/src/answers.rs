@@ -1,4 +1,4 @@
-//! What clients are told of decisions: the bodies that `headgate.http.refusal` and `decision_json` write.
+//! Reports decisions to clients: the bodies that `headgate.http.refusal` and `decision_json` write.
 
 use headgate_answers::{Limits, NamedLimit};
 use pyo3::prelude::*;
@@ -10,7 +10,7 @@ use crate::fields::PythonForm;
 /// Form, name, rule, text and base unit of a limit.
 type Named = (PythonForm, String, String, String, String);
 
-/// Writes what clients are told of decisions on the same limits.
+/// Writes the reports of decisions on the same limits to clients.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct Answers(Limits);
 

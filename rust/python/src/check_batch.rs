@@ -1,4 +1,4 @@
-//! A batch of what the front door asks of a store that is waited for, with one crossing to Python each way.
+//! A batch of checks of the front door on a store that is waited for, with one crossing to Python each way.
 
 use headgate_checks::queue::{Batch, Outcome, StoreCheck};
 use headgate_policy::keys::decode_key;
@@ -23,9 +23,9 @@ type UnreadReply<'py> = (usize, Bound<'py, PyAny>);
 /// Checks that were taken together, by their places.
 #[pyclass(module = "headgate._native")]
 pub struct CheckBatch {
-    /// None once all that waited were told.
+    /// None once all outcomes were delivered.
     batch: Option<Batch<Choice>>,
-    /// What was packed: its place, and whether that was done here.
+    /// The calls that were packed: the place of each, and whether it was packed here.
     sent: Vec<(usize, bool)>,
 }
 
@@ -35,7 +35,7 @@ impl CheckBatch {
         self.batch.as_ref().map_or(0, Batch::len)
     }
 
-    /// The places of checks that only Python can ask about: long keys, and limits without `RedisCalls`.
+    /// The places of checks that only Python can query: long keys, and limits without `RedisCalls`.
     fn unusual(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
         let mut unusual = Vec::new();
         for place in 0..self.__len__() {
@@ -51,7 +51,7 @@ impl CheckBatch {
         Ok(unusual)
     }
 
-    /// The places of checks whose refusal is among what is known, by the names of `RefusalMemory`.
+    /// The places of checks whose refusal is remembered, by the names of `RefusalMemory`.
     fn remembered(&self, py: Python<'_>, refusals: &Bound<'_, PyDict>) -> PyResult<Vec<usize>> {
         let mut places = Vec::new();
         for place in 0..self.__len__() {
@@ -72,7 +72,7 @@ impl CheckBatch {
         Ok(self.check(place)?.bound.query.bind_limits(py)?.limits.clone_ref(py))
     }
 
-    /// What they are asked.
+    /// The operation of a check.
     fn operation(&self, py: Python<'_>, place: usize) -> PyResult<Operation> {
         let check = self.check(place)?;
         let keys: SmallVec<[Bound<'_, PyTuple>; 2]> =
@@ -81,7 +81,7 @@ impl CheckBatch {
         Ok(Operation::new(keys.unbind(), PyTuple::new(py, &check.costs)?.unbind(), true, None, None))
     }
 
-    /// The calls of all checks, and how many they are; None where only Python can ask about some of them.
+    /// The calls of all checks, and how many they are; None where only Python can query some of them.
     #[pyo3(signature = (now_us, /))]
     fn pack_usual<'py>(
         &mut self,
@@ -101,7 +101,7 @@ impl CheckBatch {
         Ok(Some((PyBytes::new(py, &commands), self.sent.len())))
     }
 
-    /// The calls of all checks that nothing came of yet, and how many: those in `packed` as they are there.
+    /// The calls of all checks without an outcome, and how many: those in `packed` as they are there.
     #[pyo3(signature = (packed, now_us, /))]
     fn pack<'py>(
         &mut self,
@@ -133,10 +133,10 @@ impl CheckBatch {
         Ok((PyBytes::new(py, &commands), count))
     }
 
-    /// Take note of what the replies to these calls mean, from the bytes that came of them.
+    /// Record the outcomes that the replies to these calls mean, from the received bytes.
     ///
-    /// Gives (how many bytes they are, the places of refusals that are to be remembered). Nothing is taken note of, and
-    /// the number is 0 where they are not whole yet, and negative where one of them is not as usual.
+    /// Gives (how many bytes they are, the places of refusals that are to be remembered). Nothing is recorded, and the
+    /// number is 0 where they are incomplete, and negative where one of them is unusual.
     fn read_bytes(&mut self, data: &[u8]) -> PyResult<(isize, Vec<usize>)> {
         let (mut reader, mut answers) = (Bulks(data), Vec::with_capacity(self.sent.len()));
         for (place, is_native) in &self.sent {
@@ -163,9 +163,9 @@ impl CheckBatch {
         Ok((length as isize, refused))
     }
 
-    /// Take note of what the replies to these calls mean.
+    /// Record the outcomes that the replies to these calls mean.
     ///
-    /// Gives (what is left to Python, each with its reply; the places of refusals that are to be remembered).
+    /// Gives (the checks that are left to Python, each with its reply; the places of refusals that are to be remembered).
     fn read<'py>(&mut self, replies: &Bound<'py, PyList>) -> PyResult<(Vec<UnreadReply<'py>>, Vec<usize>)> {
         if replies.len() != self.sent.len() {
             return Err(PyValueError::new_err("there are not as many replies as calls"));
@@ -207,7 +207,7 @@ impl CheckBatch {
         Ok(places)
     }
 
-    /// What was decided.
+    /// The decision of a check.
     fn decision(&self, py: Python<'_>, place: usize) -> PyResult<Decision> {
         match (self.batch()?.outcome(place), self.check(place)?.bound.query.bound_limits()) {
             (Some(Outcome::Decided(answer, degraded)), Some(bound)) => {
@@ -217,13 +217,13 @@ impl CheckBatch {
         }
     }
 
-    /// Take note of a decision.
+    /// Record a decision.
     fn decided(&mut self, place: usize, decision: &Decision) {
         let (answer, degraded) = decision.answer();
         self.settle(place, Outcome::Decided(answer.clone(), degraded));
     }
 
-    /// Take note of a failure: a status, and the problem body that tells of it.
+    /// Record a failure: a status, and the problem body that reports it.
     fn failed(&mut self, place: usize, status: u16, body: &[u8]) -> PyResult<()> {
         let status = StatusCode::from_u16(status).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let body = body.to_vec().into();
@@ -231,13 +231,13 @@ impl CheckBatch {
         Ok(())
     }
 
-    /// The places of which nothing is known.
+    /// The places of checks without an outcome.
     fn open(&self) -> Vec<usize> {
         let batch = self.batch.as_ref();
         batch.map_or(vec![], |batch| (0..batch.len()).filter(|place| batch.outcome(*place).is_none()).collect())
     }
 
-    /// Tell all clients that wait what came of their checks.
+    /// Deliver all outcomes to the clients that wait.
     fn finish(&mut self) {
         self.batch = None;
     }
@@ -249,7 +249,7 @@ impl CheckBatch {
     }
 
     fn batch(&self) -> PyResult<&Batch<Choice>> {
-        self.batch.as_ref().ok_or_else(|| PyValueError::new_err("all of it is told"))
+        self.batch.as_ref().ok_or_else(|| PyValueError::new_err("this batch is finished"))
     }
 
     fn check(&self, place: usize) -> PyResult<&StoreCheck<Choice>> {
@@ -269,7 +269,7 @@ fn pack(calls: &Py<RedisCalls>, check: &StoreCheck<Choice>, now_us: Option<i64>,
     calls.get().0.pack(&keys, &check.costs, now_us, commands);
 }
 
-/// Whether a charge changes a state that is known.
+/// Whether a charge changes a state that a remembered refusal depends on.
 fn changes(
     py: Python<'_>,
     check: &StoreCheck<Choice>,

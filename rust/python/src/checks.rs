@@ -1,4 +1,4 @@
-//! Native checks for Python: a policy on a store, as the front door asks it.
+//! Native checks for Python: a policy on a table, which answers the front door.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -56,7 +56,7 @@ impl table::Table for ClockedTable {
     }
 }
 
-/// A limit as `headgate.service.checks.native_checks` tells of it.
+/// A limit as `headgate.service.checks.native_checks` describes it.
 #[derive(FromPyObject)]
 pub struct ReportedLimit<'py> {
     /// A `headgate.decision.NamedLimit`.
@@ -67,7 +67,7 @@ pub struct ReportedLimit<'py> {
     policy_item: String,
 }
 
-/// The limits of a tier; None where only Python can ask them.
+/// A tier and its limits; None where only Python can query them.
 type TierParts<'py> = (String, Option<Vec<ReportedLimit<'py>>>);
 
 /// Whether a request of a rule may wait, and the limits of its tiers.
@@ -98,7 +98,7 @@ impl CheckTally {
 /// Answers checks as the Python service does.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct Checks {
-    /// What the front door asks.
+    /// Decides for the front door.
     pub decider: Arc<checks::Checks<ClockedTable>>,
 }
 
@@ -151,7 +151,7 @@ impl Checks {
     }
 }
 
-/// What a decider answers to a check that Python describes, at once.
+/// The immediate answer of a decider to a check that Python describes.
 pub fn decide_check(
     decider: &impl Decide,
     question: Question<'_>,
@@ -168,7 +168,7 @@ pub fn decide_check(
     Ok(decider.decide(&decide::Check { question, method: &method, headers: &map, peer: &peer.to_string() }).at_once())
 }
 
-/// An answer that is there; None where Python is to answer.
+/// A reply that is there; None where Python is to answer.
 fn reply_or_none(py: Python<'_>, answer: decide::Answer) -> PyResult<Option<ReplyParts<'_>>> {
     match answer {
         decide::Answer::Reply(reply) => reply_parts(py, &reply).map(Some),
@@ -196,7 +196,7 @@ fn bad(error: impl std::error::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// The limits of each rule for checks; `register_limit` says what the store knows of one, None where only Python can ask it.
+/// The limits of each rule for checks; `register_limit` gives one in the store, None where only Python can query it.
 pub fn read_rule_limits<L>(
     policy: &Policy,
     rules: Vec<RuleParts<'_>>,
@@ -259,7 +259,7 @@ fn read_limits<L>(
     Ok(Some(limits))
 }
 
-/// What a table knows of a limit; None where it has no room for it now, which Python then tries again.
+/// A limit in a table; None where it has no room for it now, which Python then tries again.
 fn register_if_room(table: &AnyTable, definition: &Bound<'_, PyAny>, now_us: i64) -> PyResult<Option<Arc<Registered>>> {
     let py = definition.py();
     match register(table, definition, now_us) {

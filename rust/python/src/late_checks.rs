@@ -1,4 +1,4 @@
-//! Native checks for Python on a store that is waited for: the front door asks them, Python has them decided.
+//! Native checks for Python on a store that is waited for: they answer the front door, Python has them decided.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,10 +15,10 @@ use crate::gate_policy::read_policy;
 use crate::gate_subject::Trouble;
 use crate::late_limits::LimitBinder;
 
-/// Answers checks as the Python service does, when the store has.
+/// Answers checks as the Python service does, once the store has answered.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct LateChecks {
-    /// What the front door asks.
+    /// Decides for the front door.
     pub decider: Arc<late_checks::LateChecks<LimitBinder>>,
 }
 
@@ -81,7 +81,7 @@ enum ReplyState {
 impl LateReply {
     fn of(answer: Answer) -> Option<Self> {
         let state = match answer {
-            Answer::Pass | Answer::InPieces(_) => return None, // it was asked at once
+            Answer::Pass | Answer::InPieces(_) => return None, // `decide_check` resolves answers in pieces
             Answer::Reply(reply) => ReplyState::Ready(reply),
             Answer::Later(later) => ReplyState::Waiting(later.reply()),
         };

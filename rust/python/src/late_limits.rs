@@ -8,7 +8,7 @@ use pyo3::types::{PyString, PyTuple};
 
 use crate::redis_calls::RedisCalls;
 
-/// What binds the limits of a policy: a `headgate.policy.resolver.Resolver`, asked when a batch is taken.
+/// Binds the limits of a policy by its `headgate.policy.resolver.Resolver` when a batch is taken.
 pub struct LimitBinder(pub Arc<Py<PyAny>>);
 
 /// Limits of rules for a tier.
@@ -19,19 +19,19 @@ pub struct Choice {
     bound: OnceLock<BoundChoice>,
 }
 
-/// The same, bound to the store: what a `BatchedLimits` of the guard says of them.
+/// The same, bound to the store: the fields of a `BatchedLimits` of the guard.
 pub struct BoundChoice {
     /// The limits.
     pub limits: Py<PyAny>,
     /// Their definitions.
     pub definitions: Py<PyTuple>,
-    /// What packs their calls and reads the replies; None where Python does.
+    /// Packs their calls and reads the replies; None where Python does.
     pub calls: Option<Py<RedisCalls>>,
-    /// What remembers refusals knows them by this number.
+    /// Their number in the memory of refusals.
     pub number: i64,
     /// Whether refusals are remembered.
     pub remembers: bool,
-    /// Where states of theirs are, each with its group.
+    /// The places of their states, each with its group.
     pub places: Vec<(Py<PyString>, usize)>,
 }
 
@@ -54,7 +54,7 @@ struct Batched {
 }
 
 impl Choice {
-    /// The limits, which are bound when they are first asked for.
+    /// The limits, which are bound when they are first needed.
     pub fn bind_limits(&self, py: Python<'_>) -> PyResult<&BoundChoice> {
         if let Some(bound_choice) = self.bound.get() {
             return Ok(bound_choice);

@@ -13,7 +13,6 @@ mod check_batch;
 mod check_queue;
 mod checks;
 mod clock;
-mod decided_at;
 mod decision;
 mod decisions;
 mod descriptor_subject;
@@ -26,9 +25,9 @@ mod gate;
 mod gate_calls;
 mod gate_costs;
 mod gate_limits;
+mod gate_operations;
 mod gate_policy;
 mod gate_subject;
-mod gate_told;
 mod header_pairs;
 mod key_text;
 mod keyed;
@@ -45,13 +44,14 @@ mod operation;
 mod policy_parts;
 mod redis_calls;
 mod registration;
-mod replay_asked;
 mod replay_judge;
 mod replay_keys;
+mod replay_limits;
 mod replay_series;
 mod replay_sums;
 mod reservation;
 mod responses;
+mod route_outcome;
 mod route_passed;
 mod route_places;
 mod scope_subject;
@@ -135,7 +135,7 @@ mod _native {
     #[pymodule_export]
     use crate::reservation::Reservation;
     #[pymodule_export]
-    use crate::responses::ResponseTeller;
+    use crate::responses::FieldAdder;
     #[pymodule_export]
     use crate::responses::copied_response;
     #[pymodule_export]
