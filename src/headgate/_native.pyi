@@ -165,15 +165,15 @@ class ZoneLines:
 
     def listen(
         self,
-        began: Callable[[tuple[int, int] | None], object],
-        hear: Callable[[list[int] | None], bool],
-        look_us: int,
+        started: Callable[[tuple[int, int] | None], object],
+        on_called: Callable[[list[int] | None], bool],
+        interval_us: int,
     ) -> None:
-        """Hear which callers of this process are called, in a thread of its own, until `hear` gives False.
+        """Receive the calls to callers of this process, in a thread of its own, until `on_called` returns False.
 
-        `began` is told the seat, None where there is none for another process: then this returns. `hear` is told
-        numbers whenever callers are called, and every `look_us` at the latest; None where the tickets of this process
-        were taken away, as it did not look for 10 seconds.
+        `started` gets the seat, None where there is none for another process: then this returns. `on_called` gets the
+        numbers of callers whenever some are called, and at least every `interval_us`; None where the tickets of this
+        process were taken away, as it was inactive for 10 seconds.
         """
 
     def wake(self, seat: tuple[int, int]) -> None:

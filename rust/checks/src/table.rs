@@ -5,7 +5,7 @@ use std::sync::Arc;
 use headgate_core::hash::Seed;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check};
-use headgate_policy::value::CannotSay;
+use headgate_policy::value::NeedsPython;
 
 /// A table, and the clock that it obeys. Many threads use it.
 pub trait Table: Send + Sync {
@@ -30,8 +30,8 @@ pub struct Failed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftToPython;
 
-impl From<CannotSay> for LeftToPython {
-    fn from(_: CannotSay) -> Self {
+impl From<NeedsPython> for LeftToPython {
+    fn from(_: NeedsPython) -> Self {
         Self
     }
 }

@@ -5,7 +5,7 @@ use crate::extract::{header_value, sent_addresses};
 use crate::networks::is_in;
 use crate::subject::{Sent, Subject};
 use crate::text::sent_text;
-use crate::value::{CannotSay, Value};
+use crate::value::{NeedsPython, Value};
 
 /// The name of a peer without an address.
 const UNIX: &str = "unix";
@@ -47,7 +47,7 @@ impl Conditions {
                     lines.iter().all(|line| is_meant(&sent_text(line)))
                 }
                 (Value::Repeated, Sent::Several { lines, .. }) => lines.iter().any(|line| is_meant(&sent_text(line))),
-                (Value::Repeated, Sent::One(_)) => return Err(CannotSay.into()),
+                (Value::Repeated, Sent::One(_)) => return Err(NeedsPython.into()),
             };
             if !met {
                 return Ok(false);

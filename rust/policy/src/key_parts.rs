@@ -6,7 +6,7 @@ use blake2b_simd::Params;
 use smallvec::SmallVec;
 
 use crate::text::{first_word, is_longer, partition, strip};
-use crate::value::CannotSay;
+use crate::value::NeedsPython;
 
 /// Characters of a value that is a part as it stands; of a longer one the digest is.
 pub const LONGEST_VALUE: usize = 256;
@@ -20,7 +20,7 @@ const MOST_HOSTS: usize = 16;
 const MOST_TOKEN_PARTS: usize = 8;
 
 /// A host without its port, in lower case.
-pub fn host_of(host: &str) -> Result<Cow<'_, str>, CannotSay> {
+pub fn host_of(host: &str) -> Result<Cow<'_, str>, NeedsPython> {
     let name = lower(strip(host))?;
     if name.starts_with('[') {
         let end = name.find(']').unwrap_or(name.len());
@@ -42,9 +42,9 @@ fn without_port(name: &str) -> &str {
 /// The hosts that a request names, each once, without ports and in lower case; more than one if it has a list.
 ///
 /// `user@host` is two: of a URL made with it, the part after the `@` is the host (RFC 3986, 3.2).
-pub fn hosts_of(host: &str) -> Result<SmallVec<[Cow<'_, str>; 1]>, CannotSay> {
+pub fn hosts_of(host: &str) -> Result<SmallVec<[Cow<'_, str>; 1]>, NeedsPython> {
     let mut hosts = SmallVec::new();
-    let mut add = |name| -> Result<(), CannotSay> {
+    let mut add = |name| -> Result<(), NeedsPython> {
         let name = host_of(name)?;
         if !hosts.contains(&name) {
             hosts.push(name);
@@ -61,7 +61,7 @@ pub fn hosts_of(host: &str) -> Result<SmallVec<[Cow<'_, str>; 1]>, CannotSay> {
 }
 
 /// `Bearer x`, `bearer x` and `BEARER  x` are the same credentials (RFC 9110, 11.1), and so are many of Basic.
-pub fn one_spelling<'a>(credentials: impl Into<Cow<'a, str>>) -> Result<Cow<'a, str>, CannotSay> {
+pub fn one_spelling<'a>(credentials: impl Into<Cow<'a, str>>) -> Result<Cow<'a, str>, NeedsPython> {
     let credentials = credentials.into();
     let (scheme, token) = first_word(&credentials);
     if token.is_empty() {
@@ -170,9 +170,9 @@ pub fn digest(value: &str) -> String {
 }
 
 /// `str.lower`, where no tables of Unicode are needed for it.
-fn lower(text: &str) -> Result<Cow<'_, str>, CannotSay> {
+fn lower(text: &str) -> Result<Cow<'_, str>, NeedsPython> {
     if !text.is_ascii() {
-        return Err(CannotSay);
+        return Err(NeedsPython);
     }
     let has_upper = text.bytes().any(|byte| byte.is_ascii_uppercase());
     Ok(if has_upper { Cow::Owned(text.to_ascii_lowercase()) } else { Cow::Borrowed(text) })

@@ -12,7 +12,7 @@ use crate::identity::{ANONYMOUS, EVERYONE, Identity, REPEATED_IDENTITY, Source};
 use crate::keys::hash_key;
 use crate::matching::Candidate;
 use crate::subject::Subject;
-use crate::value::CannotSay;
+use crate::value::NeedsPython;
 
 /// Binds limits to a store.
 pub trait Bind {
@@ -182,9 +182,9 @@ impl<'a, L> Resolved<'a, L> {
 
     /// Add the hashes of the keys, each once: `Group::key` says which is a group's.
     #[inline]
-    pub fn hash_keys(&self, seed: &Seed, hashes: &mut SmallVec<[KeyHash; 4]>) -> Result<(), CannotSay> {
+    pub fn hash_keys(&self, seed: &Seed, hashes: &mut SmallVec<[KeyHash; 4]>) -> Result<(), NeedsPython> {
         for recipe in &self.selection.recipes {
-            hashes.push(self.hash_of(recipe, seed).ok_or(CannotSay)?);
+            hashes.push(self.hash_of(recipe, seed).ok_or(NeedsPython)?);
         }
         Ok(())
     }
@@ -196,10 +196,10 @@ impl<'a, L> Resolved<'a, L> {
         seed: &Seed,
         none: KeyHash,
         hashes: &mut SmallVec<[KeyHash; 4]>,
-    ) -> Result<(), CannotSay> {
+    ) -> Result<(), NeedsPython> {
         for recipe in &self.selection.recipes {
             let refuses = self.refuses(recipe);
-            hashes.push(if refuses { none } else { self.hash_of(recipe, seed).ok_or(CannotSay)? });
+            hashes.push(if refuses { none } else { self.hash_of(recipe, seed).ok_or(NeedsPython)? });
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::text::{first_word, is_space, partition, sent_text, strip, unquote, unquote_plus};
-use crate::value::{CannotSay, Value};
+use crate::value::{NeedsPython, Value};
 
 const LONGEST_COOKIES: usize = 1 << 14;
 const MOST_COOKIES: usize = 512;
@@ -26,8 +26,8 @@ pub struct SentName {
 
 impl SentName {
     /// A name, as the policy has it. It cannot be compared here where its lower case is not only ASCII.
-    pub fn new(name: &str) -> Result<Self, CannotSay> {
-        let plain = plain_name(&plain_text(name)).collect::<Option<String>>().ok_or(CannotSay)?;
+    pub fn new(name: &str) -> Result<Self, NeedsPython> {
+        let plain = plain_name(&plain_text(name)).collect::<Option<String>>().ok_or(NeedsPython)?;
         Ok(Self { name: name.to_owned(), plain })
     }
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::value::CannotSay;
+use crate::value::NeedsPython;
 
 /// The name of a header in lower case, and its number among those that a policy reads.
 ///
@@ -55,7 +55,7 @@ impl<'a> Sent<'a> {
 /// The subject of an evaluation of a policy.
 pub trait Subject {
     /// Why a field could not be read; one reason is that only Python can read it.
-    type Error: From<CannotSay>;
+    type Error: From<NeedsPython>;
 
     /// The method, in upper case.
     fn method(&self) -> Result<&str, Self::Error>;

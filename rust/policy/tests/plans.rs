@@ -9,7 +9,7 @@ use headgate_policy::identity::Combination;
 use headgate_policy::resolver::Resolver;
 use headgate_policy::selection::Bind;
 use headgate_policy::subject::{Name, Sent, Subject};
-use headgate_policy::value::CannotSay;
+use headgate_policy::value::NeedsPython;
 
 const HOSTS: usize = 12;
 
@@ -20,33 +20,33 @@ struct Request {
 }
 
 impl Subject for Request {
-    type Error = CannotSay;
+    type Error = NeedsPython;
 
-    fn method(&self) -> Result<&str, CannotSay> {
+    fn method(&self) -> Result<&str, NeedsPython> {
         Ok("GET")
     }
 
-    fn path(&self) -> Result<&str, CannotSay> {
+    fn path(&self) -> Result<&str, NeedsPython> {
         Ok("/")
     }
 
-    fn host(&self) -> Result<&str, CannotSay> {
+    fn host(&self) -> Result<&str, NeedsPython> {
         Ok(&self.host)
     }
 
-    fn client_ip(&self) -> Result<&str, CannotSay> {
+    fn client_ip(&self) -> Result<&str, NeedsPython> {
         Ok("203.0.113.9")
     }
 
-    fn endpoint(&self) -> Result<&str, CannotSay> {
+    fn endpoint(&self) -> Result<&str, NeedsPython> {
         Ok("")
     }
 
-    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, CannotSay> {
+    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, NeedsPython> {
         Ok((self.headers >> name.number & 1 == 1).then_some(Sent::One("sent")))
     }
 
-    fn attribute(&self, _: &str) -> Result<&str, CannotSay> {
+    fn attribute(&self, _: &str) -> Result<&str, NeedsPython> {
         Ok("")
     }
 }
@@ -56,9 +56,9 @@ struct Counting(Cell<usize>);
 
 impl Bind for Counting {
     type Limits = ();
-    type Error = CannotSay;
+    type Error = NeedsPython;
 
-    fn bind(&self, _: &[usize], _: &str) -> Result<(), CannotSay> {
+    fn bind(&self, _: &[usize], _: &str) -> Result<(), NeedsPython> {
         self.0.set(self.0.get() + 1);
         Ok(())
     }

@@ -24,7 +24,7 @@ use crate::any_table::AnyTable;
 use crate::clock::Clock;
 use crate::fields::PythonForm;
 use crate::gate_policy::read_policy;
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 use crate::registration::{register, table_of};
 
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
@@ -117,8 +117,8 @@ impl Checks {
     ) -> PyResult<Option<Self>> {
         let policy = match read_policy(policy) {
             Ok(policy) => policy,
-            Err(Trouble::Python) => return Ok(None),
-            Err(Trouble::Raised(error)) => return Err(error),
+            Err(ReadError::NeedsPython) => return Ok(None),
+            Err(ReadError::Raised(error)) => return Err(error),
         };
         let table = table_of(table)?;
         let clock = Clock::new(clock, table.anchor_us());

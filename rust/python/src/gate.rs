@@ -17,7 +17,7 @@ use crate::descriptor_subject::PythonDescriptor;
 use crate::gate_costs::CostReader;
 use crate::gate_limits::{Binder, DecideOptions, GateAnswer, Limits};
 use crate::gate_policy::read_policy;
-use crate::gate_subject::{Classes, PythonRequest, Trouble};
+use crate::gate_subject::{Classes, PythonRequest, ReadError};
 
 /// `headgate.policy.compiled.ALL_RULES`.
 const ALL_RULES: &str = "default";
@@ -47,8 +47,8 @@ impl NativeGate {
         let py = resolver.py();
         let policy = match read_policy(&resolver.getattr("policy")?) {
             Ok(policy) => policy,
-            Err(Trouble::Python) => return Ok(None),
-            Err(Trouble::Raised(error)) => return Err(error),
+            Err(ReadError::NeedsPython) => return Ok(None),
+            Err(ReadError::Raised(error)) => return Err(error),
         };
         let Some(all_rules) = policy.rulesets.iter().position(|ruleset| *ruleset.name == *ALL_RULES) else {
             return Ok(None);
@@ -157,7 +157,7 @@ impl NativeGate {
         &self,
         request: &Bound<'py, PyAny>,
         ruleset: usize,
-        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
+        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, ReadError>,
     ) -> PyResult<Option<R>> {
         match PythonRequest::of(request, &self.classes, &self.names) {
             Some(subject) => self.resolve_subject(request.py(), &subject, ruleset, then),
@@ -170,7 +170,7 @@ impl NativeGate {
         &self,
         descriptor: &Bound<'py, PyAny>,
         ruleset: usize,
-        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
+        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, ReadError>,
     ) -> PyResult<Option<R>> {
         PythonDescriptor::of(descriptor, &self.classes)
             .map_or(Ok(None), |subject| self.resolve_subject(descriptor.py(), &subject, ruleset, then))
@@ -183,17 +183,17 @@ impl NativeGate {
 
     /// Call `then` with the rules that apply to a subject; None where only Python can resolve it.
     #[inline]
-    pub fn resolve_subject<S: Subject<Error = Trouble>, R>(
+    pub fn resolve_subject<S: Subject<Error = ReadError>, R>(
         &self,
         py: Python<'_>,
         subject: &S,
         ruleset: usize,
-        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
+        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, ReadError>,
     ) -> PyResult<Option<R>> {
         match self.gate.resolve(subject, ruleset, &Binder(self.resolver.bind(py)), then) {
             Ok(result) => Ok(Some(result)),
-            Err(Trouble::Python) => Ok(None),
-            Err(Trouble::Raised(error)) => Err(error),
+            Err(ReadError::NeedsPython) => Ok(None),
+            Err(ReadError::Raised(error)) => Err(error),
         }
     }
 
@@ -203,7 +203,7 @@ impl NativeGate {
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
         options: &DecideOptions<'py, '_>,
-    ) -> Result<Bound<'py, PyAny>, Trouble> {
+    ) -> Result<Bound<'py, PyAny>, ReadError> {
         match self.query_limits(py, resolved, options)? {
             GateAnswer::Free => Ok(self.passes(py)),
             GateAnswer::Decided(decision) => Ok(Bound::new(py, decision)?.into_any()),
@@ -223,7 +223,7 @@ impl NativeGate {
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
         options: &DecideOptions<'py, '_>,
-    ) -> Result<GateAnswer<'py>, Trouble> {
+    ) -> Result<GateAnswer<'py>, ReadError> {
         let Some(limits) = &resolved.query.limits else {
             return Ok(GateAnswer::Free);
         };

@@ -11,7 +11,7 @@ use pyo3::types::PyTuple;
 use crate::bound::BoundLimits;
 use crate::decision::Decision;
 use crate::fields::RateLimitFields;
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 
 /// Limits of rules for a tier, on the store.
 pub struct Limits {
@@ -104,19 +104,19 @@ pub struct DetachedBinder<'gate>(pub &'gate Py<PyAny>);
 
 impl Bind for DetachedBinder<'_> {
     type Limits = Limits;
-    type Error = Trouble;
+    type Error = ReadError;
 
     #[cold]
-    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, Trouble> {
+    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, ReadError> {
         Python::attach(|py| Binder(self.0.bind(py)).bind(rules, tier))
     }
 }
 
 impl Bind for Binder<'_, '_> {
     type Limits = Limits;
-    type Error = Trouble;
+    type Error = ReadError;
 
-    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, Trouble> {
+    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, ReadError> {
         let rules = PyTuple::new(self.0.py(), rules)?;
         let (bound, units, rules): (Bound<'_, PyAny>, Bound<'_, PyTuple>, Bound<'_, PyTuple>) =
             self.0.call_method1("bound_for", (rules, tier))?.extract()?;

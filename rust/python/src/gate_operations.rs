@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::gate::NativeGate;
 use crate::gate_limits::{DecideOptions, Limits, Refusal};
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 use crate::operation::Operation;
 
 impl NativeGate {
@@ -33,7 +33,7 @@ impl NativeGate {
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
         cost: Cost<'_>,
-    ) -> Result<Bound<'py, PyAny>, Trouble> {
+    ) -> Result<Bound<'py, PyAny>, ReadError> {
         let operation = self.operation(py, resolved, &DecideOptions { commit: true, now_us: None, cost })?;
         let Some(limits) = &resolved.query.limits else {
             let nothing = PyTuple::empty(py);
@@ -52,7 +52,7 @@ impl NativeGate {
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
         options: &DecideOptions<'py, '_>,
-    ) -> Result<Bound<'py, Operation>, Trouble> {
+    ) -> Result<Bound<'py, Operation>, ReadError> {
         let key = |parts: Option<Parts<'_>>| -> PyResult<Bound<'py, PyAny>> {
             match parts {
                 Some(parts) => Ok(PyTuple::new(py, parts)?.into_any()),

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use crate::check_queue::CheckQueue;
 use crate::checks::{CheckTally, ReplyParts, RuleParts, decide_check, read_rule_limits, reply_parts, units_of};
 use crate::gate_policy::read_policy;
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 use crate::late_limits::LimitBinder;
 
 /// Answers checks as the Python service does, once the store has answered.
@@ -36,8 +36,8 @@ impl LateChecks {
     ) -> PyResult<Option<Self>> {
         let policy = match read_policy(policy) {
             Ok(policy) => policy,
-            Err(Trouble::Python) => return Ok(None),
-            Err(Trouble::Raised(error)) => return Err(error),
+            Err(ReadError::NeedsPython) => return Ok(None),
+            Err(ReadError::Raised(error)) => return Err(error),
         };
         let rule_limits = read_rule_limits(&policy, rules, &money, |_| Ok(Some(())))?;
         let units = units_of(&policy, money);

@@ -1,4 +1,4 @@
-//! `headgate._native`: the native core as a Python module. What it offers is in `_native.pyi`.
+//! `headgate._native`: the native core as a Python module. `_native.pyi` documents it.
 
 mod amounts;
 mod answers;

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::gate::NativeGate;
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 use crate::log_block::{LogBlock, Other};
 use crate::log_subject::{LineSubject, LogSubject};
 use crate::replay_keys::{Parts, key_of};
@@ -55,8 +55,8 @@ impl ReplayJudge {
             let Some(Entry::Other(other)) = entries.get(at) else {
                 break Ok(());
             };
-            if let Err(trouble) = self.judge_other(py, other, report.as_mut()) {
-                break Err(trouble);
+            if let Err(failure) = self.judge_other(py, other, report.as_mut()) {
+                break Err(failure);
             }
             at += 1;
         };
@@ -66,8 +66,8 @@ impl ReplayJudge {
             }
         }
         match end {
-            Ok(()) | Err(Trouble::Python) => Ok(at),
-            Err(Trouble::Raised(error)) => Err(error),
+            Ok(()) | Err(ReadError::NeedsPython) => Ok(at),
+            Err(ReadError::Raised(error)) => Err(error),
         }
     }
 
@@ -108,11 +108,11 @@ impl ReplayJudge {
         entries: &Entries<Other>,
         at: &mut usize,
         mut report: Option<&mut impl FnMut(JudgedRefusal)>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadError> {
         let (gate, sums, queries) = (self.gate.get(), &mut self.sums, &mut self.queries);
         let mut batch: Vec<(LineSubject<'_>, PreparedRequest)> = Vec::with_capacity(BATCH);
         loop {
-            let mut trouble = Ok(());
+            let mut failure = Ok(());
             while batch.len() < BATCH
                 && let Some(Entry::Line(line)) = entries.get(*at + batch.len())
             {
@@ -120,7 +120,7 @@ impl ReplayJudge {
                 match queries.prepare(gate, sums, &subject, line.time_us, 1) {
                     Ok(request) => batch.push((subject, request)),
                     Err(found) => {
-                        trouble = Err(found);
+                        failure = Err(found);
                         break;
                     }
                 }
@@ -137,7 +137,7 @@ impl ReplayJudge {
                 *at += 1;
             }
             if is_last {
-                return trouble;
+                return failure;
             }
         }
     }
@@ -148,11 +148,11 @@ impl ReplayJudge {
         py: Python<'_>,
         entry: &Other,
         report: Option<&mut impl FnMut(JudgedRefusal)>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadError> {
         let (gate, sums) = (self.gate.get(), &mut self.sums);
         let entry = entry.bind(py);
-        let subject = LogSubject::of(entry, gate.names()).ok_or(Trouble::Python)?;
-        let cost = subject.cost().ok_or(Trouble::Python)?;
+        let subject = LogSubject::of(entry, gate.names()).ok_or(ReadError::NeedsPython)?;
+        let cost = subject.cost().ok_or(ReadError::NeedsPython)?;
         let mut request = self.queries.prepare(gate, sums, &subject, subject.time_us()?, cost)?;
         self.queries.count_keys(gate, sums, &subject, &mut request)?;
         self.queries.fetch(&request);

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use crate::bound::BoundLimits;
 use crate::gate::NativeGate;
 use crate::gate_limits::{DetachedBinder, Limits};
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 use crate::replay_keys::{NO_KEY, Parts};
 use crate::replay_sums::Sums;
 
@@ -75,14 +75,14 @@ pub struct RuleQueries {
 impl RuleQueries {
     /// Prepare a request: find its query and its keys.
     #[inline]
-    pub fn prepare<S: Subject<Error = Trouble>>(
+    pub fn prepare<S: Subject<Error = ReadError>>(
         &mut self,
         gate: &NativeGate,
         sums: &mut Sums,
         subject: &S,
         time_us: i64,
         cost: i64,
-    ) -> Result<PreparedRequest, Trouble> {
+    ) -> Result<PreparedRequest, ReadError> {
         let bind = DetachedBinder(&gate.resolver);
         gate.gate.resolve(subject, gate.all_rules(), &bind, |resolved| {
             let query = self.query_for(sums, resolved)?;
@@ -100,7 +100,7 @@ impl RuleQueries {
                         let limited = self.queries[query].rules.iter();
                         refused = limited.map(|(rule, _)| lacking[*rule] && has_limits(*rule)).collect();
                         if !refused.contains(&true) {
-                            return Err(Trouble::Python);
+                            return Err(ReadError::NeedsPython);
                         }
                     }
                 }
@@ -111,10 +111,10 @@ impl RuleQueries {
 
     /// The index of the query of a request; an error where the native core does not decide it.
     #[inline]
-    fn query_for(&mut self, sums: &mut Sums, resolved: &Resolved<'_, Limits>) -> Result<usize, Trouble> {
+    fn query_for(&mut self, sums: &mut Sums, resolved: &Resolved<'_, Limits>) -> Result<usize, ReadError> {
         let bound = match &resolved.query.limits {
             None => None,
-            Some(limits) => Some(limits.native.as_ref().ok_or(Trouble::Python)?),
+            Some(limits) => Some(limits.native.as_ref().ok_or(ReadError::NeedsPython)?),
         };
         let address = bound.map_or(0, |bound| bound.as_ptr().addr());
         let address_of = |query: &RuleQuery| query.bound.as_ref().map_or(0, |bound| bound.as_ptr().addr());
@@ -151,13 +151,13 @@ impl RuleQueries {
 
     /// Count the keys of a request.
     #[inline]
-    pub fn count_keys<S: Subject<Error = Trouble>>(
+    pub fn count_keys<S: Subject<Error = ReadError>>(
         &self,
         gate: &NativeGate,
         sums: &mut Sums,
         subject: &S,
         request: &mut PreparedRequest,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadError> {
         let query = &self.queries[request.query];
         let keys = query.rules.iter().map(|(_, key)| request.hashes[*key]);
         request.key_place = match sums.count_keys(query.rule_set, keys.clone()) {
@@ -183,7 +183,7 @@ impl RuleQueries {
         sums: &mut Sums,
         request: PreparedRequest,
         report: Option<&mut impl FnMut(JudgedRefusal)>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadError> {
         let PreparedRequest { time_us, cost, query, hashes, refused: mut refusing, key_place } = request;
         let query = &self.queries[query];
         let mut allowed = refusing.is_empty();
@@ -223,11 +223,11 @@ impl RuleQueries {
 
 /// The texts of the keys of these rules.
 #[cold]
-fn parts_of<S: Subject<Error = Trouble>>(
+fn parts_of<S: Subject<Error = ReadError>>(
     gate: &NativeGate,
     subject: &S,
     rules: &[(usize, usize)],
-) -> Result<SmallVec<[Parts; 4]>, Trouble> {
+) -> Result<SmallVec<[Parts; 4]>, ReadError> {
     gate.gate.resolve(subject, gate.all_rules(), &DetachedBinder(&gate.resolver), |resolved| {
         let owned = |key: selection::Parts<'_>| key.iter().map(|part| Box::from(*part)).collect();
         let all: SmallVec<[Parts; 4]> = resolved.keys().map(|key| key.map(owned)).collect();

@@ -13,7 +13,7 @@ use crate::environ_subject::EnvironSubject;
 use crate::fields::RateLimitFields;
 use crate::gate::NativeGate;
 use crate::gate_limits::{DecideOptions, Fields, GateAnswer, Limits};
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 use crate::key_text::KeyText;
 use crate::route_outcome::{RouteAnswer, RouteOutcome};
 use crate::scope_subject::{ScopeSubject, is_type};
@@ -197,7 +197,7 @@ impl WebGate {
 
     /// The outcome of a request; None where only Python can decide it.
     #[inline]
-    fn outcome<'py, S: Subject<Error = Trouble>>(
+    fn outcome<'py, S: Subject<Error = ReadError>>(
         &self,
         py: Python<'py>,
         subject: &S,
@@ -207,7 +207,7 @@ impl WebGate {
         gate.resolve_subject(py, subject, self.ruleset, |resolved| {
             Ok(match gate.query_limits(py, resolved, &options)? {
                 GateAnswer::Free if !matches!(self.field_writing, FieldWriting::Python) => WebOutcome::PassesSilently,
-                GateAnswer::Free if self.plain => return Err(Trouble::Python),
+                GateAnswer::Free if self.plain => return Err(ReadError::NeedsPython),
                 GateAnswer::Free => WebOutcome::Decision(gate.passes(py)),
                 GateAnswer::FromPython(decision) => WebOutcome::Decision(decision),
                 GateAnswer::Decided(decision) => self.outcome_of(py, resolved.query.limits.as_ref(), decision)?,
@@ -217,7 +217,7 @@ impl WebGate {
 
     /// The outcome of a request to an endpoint; None where only Python can decide it.
     #[inline]
-    fn endpoint_outcome<'py, S: Subject<Error = Trouble>>(
+    fn endpoint_outcome<'py, S: Subject<Error = ReadError>>(
         &self,
         py: Python<'py>,
         subject: &S,
@@ -226,7 +226,7 @@ impl WebGate {
         let options = DecideOptions { commit: true, now_us: None, cost: Cost { times: self.cost, amounts: &[] } };
         gate.resolve_subject(py, subject, self.ruleset, |resolved| {
             let (answer, fields) = match gate.query_limits(py, resolved, &options)? {
-                GateAnswer::Free => return Err(Trouble::Python),
+                GateAnswer::Free => return Err(ReadError::NeedsPython),
                 GateAnswer::FromPython(decision) => (RouteAnswer::FromPython(decision), None),
                 GateAnswer::Decided(decision) => {
                     let fields = self.fields(py, resolved.query.limits.as_ref(), &decision)?;

@@ -7,7 +7,7 @@ use headgate_policy::identity::{Identity, Source};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 use crate::server_text::Text;
 
 /// Any path, where the policy looks at none: one that has a single form.
@@ -127,7 +127,7 @@ impl Reading {
 
     /// A peer as the key of its client has it.
     #[inline]
-    pub fn peer<'py>(&self, peer: Text<'py>) -> Result<Text<'py>, Trouble> {
+    pub fn peer<'py>(&self, peer: Text<'py>) -> Result<Text<'py>, ReadError> {
         if !self.every_client_has_a_key {
             return Ok(peer);
         }
@@ -135,7 +135,7 @@ impl Reading {
         if text.is_empty() || !text.is_ascii() {
             return Ok(Text::Known(UNIX));
         }
-        if text.len() > LONGEST_PEER { Err(Trouble::Python) } else { Ok(peer) }
+        if text.len() > LONGEST_PEER { Err(ReadError::NeedsPython) } else { Ok(peer) }
     }
 }
 
@@ -148,9 +148,9 @@ fn reads(identity: &Identity, wanted: fn(&Source) -> bool) -> bool {
 
 /// The value of a cell, read if it is not there yet.
 #[inline]
-pub fn sent<T>(place: &OnceCell<T>, read: impl FnOnce() -> Result<T, Trouble>) -> Result<&T, Trouble> {
+pub fn read_once<T>(place: &OnceCell<T>, read: impl FnOnce() -> Result<T, ReadError>) -> Result<&T, ReadError> {
     if place.get().is_none() {
         let _ = place.set(read()?);
     }
-    place.get().ok_or(Trouble::Python)
+    place.get().ok_or(ReadError::NeedsPython)
 }

@@ -18,7 +18,7 @@ use headgate_policy::gate::{Decision, Gate, RuleLimit};
 use headgate_policy::identity::{AddressSource, Combination, Identity, Source};
 use headgate_policy::sent_values::SentName;
 use headgate_policy::subject::{Name, Sent, Subject};
-use headgate_policy::value::CannotSay;
+use headgate_policy::value::NeedsPython;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HOUR_US: i64 = 3_600_000_000;
@@ -41,8 +41,8 @@ enum Failed {
     Damaged,
 }
 
-impl From<CannotSay> for Failed {
-    fn from(_: CannotSay) -> Self {
+impl From<NeedsPython> for Failed {
+    fn from(_: NeedsPython) -> Self {
         Self::LeftToPython
     }
 }
