@@ -83,7 +83,7 @@ impl ReplayJudge {
     }
 
     fn sums<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        self.sums.to_python(py)
+        self.sums.export(py)
     }
 
     fn requests_by_key<'py>(

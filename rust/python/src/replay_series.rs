@@ -35,7 +35,7 @@ impl Series {
     }
 
     /// (its level, (passed, refused) by step).
-    pub fn to_python<'py>(&self, py: Python<'py>) -> PyResult<(usize, Bound<'py, PyDict>)> {
+    pub fn export<'py>(&self, py: Python<'py>) -> PyResult<(usize, Bound<'py, PyDict>)> {
         let counts = PyDict::new(py);
         for (index, (passed, refused)) in &self.counts {
             counts.set_item(index, PyList::new(py, [passed, refused])?)?;

@@ -168,7 +168,7 @@ impl Sums {
     }
 
     /// All sums, as `headgate.replay.sums.AllSums`.
-    pub fn to_python<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+    pub fn export<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.flush_step();
         let (rules, mut python_keys) = (PyList::empty(py), PythonKeys::of(&self.texts));
         for (place, rule) in self.rules.iter().enumerate() {
@@ -177,10 +177,10 @@ impl Sums {
                 minutes.set_item(minute, count)?;
             }
             let (hits, refusals) = self.keys_of(py, place, &mut python_keys)?;
-            rules.append((rule.matched, rule.refused, minutes, rule.series.to_python(py)?, hits, refusals))?;
+            rules.append((rule.matched, rule.refused, minutes, rule.series.export(py)?, hits, refusals))?;
         }
         let costs = (self.cost_allowed, self.cost_denied);
-        (self.allowed, self.denied, costs, self.series.to_python(py)?, self.first_us, self.last_us, rules)
+        (self.allowed, self.denied, costs, self.series.export(py)?, self.first_us, self.last_us, rules)
             .into_pyobject(py)
     }
 
