@@ -927,7 +927,7 @@ class PolicyParts:
 
     @staticmethod
     def match_path(templates: Sequence[tuple[int, str]], path: str) -> tuple[list[tuple[int, str]], list[int]]:
-        """The matches in a `headgate.policy.path_tree.PathTree`, in order: (owner, template) each; and the sure owners."""
+        """The matches in a `headgate.policy.path_tree.PathTree`, in order: (owner, template) each, and surely."""
 
     @staticmethod
     def client(rules: tuple[str, Sequence[tuple[int, int, int]], bool, int, int, int], peer: str, header: str) -> str:
