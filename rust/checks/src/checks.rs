@@ -80,21 +80,19 @@ impl<T: Table> InForce<T> {
     }
 
     fn forwarded(&self, check: &Check<'_>, ruleset: &str, rest: &str, bare: bool) -> Result<Reply, LeftToPython> {
-        let started = Instant::now();
+        let start = Instant::now();
         let ruleset = self.judge.resolver().ruleset(ruleset).ok_or(LeftToPython)?;
         let subject = Forwarded::new(check, rest, &self.names)?;
         self.judge.prepare(&subject, Cost::ONE, ruleset, CheckMode::Single, |prepared| {
-            Ok(self
-                .judge
-                .decide(&prepared, started, |reported, verdict| replies::forwarded(reported, verdict, bare))?)
+            Ok(self.judge.decide(&prepared, start, |reported, verdict| replies::forwarded(reported, verdict, bare))?)
         })
     }
 
     fn described(&self, one: &Described<'_>) -> Result<Reply, LeftToPython> {
-        let started = Instant::now();
+        let start = Instant::now();
         let ruleset = one.ruleset(self.judge.resolver())?;
         self.judge.prepare(one, one.cost(), ruleset, CheckMode::Single, |prepared| {
-            Ok(replies::one(self.judge.decide(&prepared, started, replies::decision_json)?))
+            Ok(replies::one(self.judge.decide(&prepared, start, replies::decision_json)?))
         })
     }
 

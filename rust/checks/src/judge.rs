@@ -122,7 +122,7 @@ impl<T: Table> Judge<T> {
     pub fn decide<B: Borrow<Arc<TableLimits>>, R>(
         &self,
         prepared: &Prepared<B>,
-        started: Instant,
+        start: Instant,
         write: impl FnOnce(&ReportedLimits, Verdict<'_>) -> R,
     ) -> Result<R, Failed> {
         let (reported, answer) = match prepared {
@@ -140,7 +140,7 @@ impl<T: Table> Judge<T> {
             }
         };
         let stripe = self.counters.stripe();
-        stripe.count_time(started.elapsed());
+        stripe.count_time(start.elapsed());
         let (verdict, degraded) = (Verdict::of(&answer), Verdict::of(&answer).degraded);
         stripe.count_degraded(degraded);
         reported.count(&answer, stripe);

@@ -88,12 +88,12 @@ impl<O: Owner + 'static> LateChecks<O> {
     }
 
     fn described(&self, body: &Bytes) -> Result<decide::Answer, LeftToPython> {
-        let started = Instant::now();
+        let start = Instant::now();
         if !is_long_list(body) {
             match self.0.reader().read(body)? {
-                Body::One(one) => return self.0.described(&one, started),
+                Body::One(one) => return self.0.described(&one, start),
                 Body::Several(several) if several.len() <= FEW => {
-                    return at_once(self.0.several(several, None, started));
+                    return at_once(self.0.several(several, None, start));
                 }
                 Body::Several(_) => {}
             }
@@ -102,7 +102,7 @@ impl<O: Owner + 'static> LateChecks<O> {
         Ok(decide::Answer::InPieces(InPieces::new(async move {
             let turn = policy.queue.turn().await;
             let answer = match policy.reader().read(&body) {
-                Ok(Body::Several(several)) => policy.several(several, turn, started).await,
+                Ok(Body::Several(several)) => policy.several(several, turn, start).await,
                 _ => Err(LeftToPython),
             };
             answer.unwrap_or(decide::Answer::Pass)
@@ -133,24 +133,19 @@ impl<O: Owner> InForce<O> {
         rest: &str,
         bare: bool,
     ) -> Result<decide::Answer, LeftToPython> {
-        let started = Instant::now();
+        let start = Instant::now();
         let ruleset = self.resolver.ruleset(ruleset).ok_or(LeftToPython)?;
         let subject = Forwarded::new(check, rest, &self.names)?;
         let prepared = self.prepare(&subject, Cost::ONE, ruleset, CheckMode::Single)?;
         let write = move |reported: &ReportedLimits, verdict: Verdict<'_>| replies::forwarded(reported, verdict, bare);
-        self.answer(
-            prepared,
-            started,
-            write,
-            move |failure| if bare { replies::without_body(failure) } else { failure },
-        )
+        self.answer(prepared, start, write, move |failure| if bare { replies::without_body(failure) } else { failure })
     }
 
-    fn described(&self, one: &Described<'_>, started: Instant) -> Result<decide::Answer, LeftToPython> {
+    fn described(&self, one: &Described<'_>, start: Instant) -> Result<decide::Answer, LeftToPython> {
         let prepared = self.prepare(one, one.cost(), one.ruleset(&self.resolver)?, CheckMode::Single)?;
         let write =
             |reported: &ReportedLimits, verdict: Verdict<'_>| replies::one(replies::decision_json(reported, verdict));
-        self.answer(prepared, started, write, |failure| failure)
+        self.answer(prepared, start, write, |failure| failure)
     }
 
     /// The answers to a list, all of which is prepared before the store is queried; a long one has a turn.
@@ -158,28 +153,28 @@ impl<O: Owner> InForce<O> {
         &self,
         several: Vec<Described<'_>>,
         turn: Option<OwnedSemaphorePermit>,
-        started: Instant,
+        start: Instant,
     ) -> Result<decide::Answer, LeftToPython> {
         let (mut pieces, mut all) = (Pieces::begin(), Vec::with_capacity(several.len()));
         for one in several {
             all.push(self.prepare(&one, one.cost(), one.ruleset(&self.resolver)?, CheckMode::InList)?);
             pieces.next().await;
         }
-        self.answer_several(all, turn, started)
+        self.answer_several(all, turn, start)
     }
 
     /// The answer to one check, as it is written from a decision or a failure.
     fn answer(
         &self,
         prepared: Prepared<O::Choice>,
-        started: Instant,
+        start: Instant,
         write: impl Fn(&ReportedLimits, Verdict<'_>) -> Reply + Send + 'static,
         fail: impl Fn(Reply) -> Reply + Send + 'static,
     ) -> Result<decide::Answer, LeftToPython> {
         let check = match prepared {
-            Prepared::Free => return Ok(decide::Answer::Reply(self.reply_free(started, write))),
+            Prepared::Free => return Ok(decide::Answer::Reply(self.reply_free(start, write))),
             Prepared::Refused(bound, refused) => {
-                return Ok(decide::Answer::Reply(self.reply_refused(&bound, &refused, started, write)));
+                return Ok(decide::Answer::Reply(self.reply_refused(&bound, &refused, start, write)));
             }
             Prepared::Query(check) => check,
         };
@@ -188,7 +183,7 @@ impl<O: Owner> InForce<O> {
         Ok(decide::Answer::Later(Later::new(async move {
             match outcomes.await.ok().and_then(|mut outcomes| outcomes.pop().flatten()) {
                 Some(Outcome::Decided(answer, degraded)) => {
-                    write(&bound.reported, counted(&counters, &bound.reported, &answer, degraded, started))
+                    write(&bound.reported, counted(&counters, &bound.reported, &answer, degraded, start))
                 }
                 Some(Outcome::Failed(failure)) => fail(failure),
                 None => fail(replies::lost()),
@@ -201,7 +196,7 @@ impl<O: Owner> InForce<O> {
         &self,
         prepared: Vec<Prepared<O::Choice>>,
         turn: Option<OwnedSemaphorePermit>,
-        started: Instant,
+        start: Instant,
     ) -> Result<decide::Answer, LeftToPython> {
         let (mut all, mut checks) = (Vec::with_capacity(prepared.len()), SmallVec::new());
         let (mut free, mut refusals) = (Vec::new(), Vec::new());
@@ -229,10 +224,10 @@ impl<O: Owner> InForce<O> {
             (false, Some(turn)) => Some(self.queue.submit_list(checks, turn)),
         };
         for place in free {
-            all[place] = ListedCheck::Written(self.reply_free(started, replies::decision_json));
+            all[place] = ListedCheck::Written(self.reply_free(start, replies::decision_json));
         }
         for (place, bound, refused) in refusals {
-            all[place] = ListedCheck::Written(self.reply_refused(&bound, &refused, started, replies::decision_json));
+            all[place] = ListedCheck::Written(self.reply_refused(&bound, &refused, start, replies::decision_json));
         }
         let counters = Arc::clone(&self.counters);
         Ok(decide::Answer::Later(Later::new(async move {
@@ -246,7 +241,7 @@ impl<O: Owner> InForce<O> {
                     ListedCheck::Written(json) => json,
                     ListedCheck::Submitted(bound) => match outcomes.next().flatten() {
                         Some(Outcome::Decided(answer, degraded)) => {
-                            let verdict = counted(&counters, &bound.reported, &answer, degraded, started);
+                            let verdict = counted(&counters, &bound.reported, &answer, degraded, start);
                             replies::decision_json(&bound.reported, verdict)
                         }
                         Some(Outcome::Failed(failure)) => replies::failed(&failure),
@@ -259,22 +254,22 @@ impl<O: Owner> InForce<O> {
         })))
     }
 
-    fn reply_free<R>(&self, started: Instant, write: impl Fn(&ReportedLimits, Verdict<'_>) -> R) -> R {
+    fn reply_free<R>(&self, start: Instant, write: impl Fn(&ReportedLimits, Verdict<'_>) -> R) -> R {
         let answer = Answer { allowed: true, full: None, binding: None, readings: Readings::Many([].into()) };
         let reported = ReportedLimits::none();
-        write(&reported, counted(&self.counters, &reported, &answer, "", started))
+        write(&reported, counted(&self.counters, &reported, &answer, "", start))
     }
 
     fn reply_refused<R>(
         &self,
         bound: &BoundLimits<O::Choice>,
         refused: &[bool],
-        started: Instant,
+        start: Instant,
         write: impl Fn(&ReportedLimits, Verdict<'_>) -> R,
     ) -> R {
         let reported = bound.refusal();
         let answer = reported.refuse(refused);
-        write(reported, counted(&self.counters, reported, &answer, "", started))
+        write(reported, counted(&self.counters, reported, &answer, "", start))
     }
 }
 
@@ -284,10 +279,10 @@ fn counted<'a>(
     reported: &ReportedLimits,
     answer: &'a Answer,
     degraded: &'a str,
-    started: Instant,
+    start: Instant,
 ) -> Verdict<'a> {
     let stripe = counters.stripe();
-    stripe.count_time(started.elapsed());
+    stripe.count_time(start.elapsed());
     stripe.count_degraded(degraded);
     reported.count(answer, stripe);
     Verdict { answer, degraded }

@@ -59,8 +59,8 @@ impl PlanKey {
     #[inline]
     fn is(&self, kind: &Kind, matched: &Matched<'_>, ruleset: usize) -> bool {
         let same_paths = match (&self.paths, matched.number) {
-            (Paths::Known(own), Some(number)) => *own == number,
-            (Paths::Other(own), None) => *own == *matched.paths,
+            (Paths::Known(known), Some(number)) => *known == number,
+            (Paths::Other(paths), None) => *paths == *matched.paths,
             _ => false,
         };
         same_paths && self.kind == *kind && self.ruleset == ruleset

@@ -144,12 +144,12 @@ impl<L> Selection<L> {
     fn new_query<B: Bind<Limits = L>>(&self, policy: &Policy, tier: &str, bind: &B) -> Result<TierQuery<L>, B::Error> {
         let mut groups = Vec::new();
         for (rule, index) in self.rules.iter().enumerate() {
-            let own = &policy.rules[*index];
-            groups.extend(own.units(tier).iter().map(|unit| Group {
+            let definition = &policy.rules[*index];
+            groups.extend(definition.units(tier).iter().map(|unit| Group {
                 rule,
                 key: self.recipe_of[rule],
                 unit: *unit,
-                cost: own.costs[*unit],
+                cost: definition.costs[*unit],
             }));
         }
         let limits = if self.rules.is_empty() { None } else { Some(bind.bind(&self.rules, tier)?) };

@@ -23,7 +23,7 @@ use crate::arguments::{AnyCost, Cost, check_ago, check_now, hash_key, single_cos
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::decisions::Decisions;
-use crate::measured::LimitReader;
+use crate::limit_reader::LimitReader;
 use crate::operation::Operation;
 use crate::registration::{register, table_of};
 use crate::reservation::{HoldMethods, Reservation, TableAnswer};
@@ -627,7 +627,7 @@ impl BoundLimits {
 
     #[inline]
     fn notify_waiting(&self, py: Python<'_>, place: u16) -> PyResult<()> {
-        self.table.freed(place);
+        self.table.notify_freed(place);
         if let Some((waiting, freed)) = self.waiting.get()
             && !waiting.bind(py).is_empty()
         {

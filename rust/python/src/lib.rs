@@ -20,7 +20,7 @@ mod descriptor_subject;
 mod door;
 mod environ_subject;
 mod fields;
-mod freed;
+mod freed_places;
 mod gate;
 mod gate_calls;
 mod gate_costs;
@@ -30,16 +30,16 @@ mod gate_policy;
 mod gate_subject;
 mod header_pairs;
 mod key_text;
-mod keyed;
+mod keyed_limits;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod late_checks;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod late_limits;
+mod limit_reader;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod lines;
 mod log_block;
 mod log_subject;
-mod measured;
 mod operation;
 mod policy_parts;
 mod redis_calls;
@@ -110,7 +110,7 @@ mod _native {
     #[pymodule_export]
     use crate::gate_calls::GateCalls;
     #[pymodule_export]
-    use crate::keyed::KeyedLimits;
+    use crate::keyed_limits::KeyedLimits;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
     use crate::late_checks::LateChecks;

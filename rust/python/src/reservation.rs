@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::amounts::{amounts_of, extensions_of, lease_of};
 use crate::decision::Decision;
-use crate::measured::LimitReader;
+use crate::limit_reader::LimitReader;
 use crate::settlement::Settlement;
 use crate::whole_id::WholeId;
 

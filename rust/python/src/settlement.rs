@@ -10,7 +10,7 @@ use pyo3::types::{PyTuple, PyType};
 
 use crate::any_table::headgate_error;
 use crate::decision::Decision;
-use crate::measured::LimitReader;
+use crate::limit_reader::LimitReader;
 
 const SETTLED: &str = "settled";
 const ALREADY_SETTLED: &str = "already settled";

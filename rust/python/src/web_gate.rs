@@ -21,7 +21,7 @@ use crate::sender::{FieldStarter, adding};
 use crate::web_reading::Reading;
 
 /// How the response to a request that passes at once gets its fields.
-enum FieldWriting {
+enum FieldMode {
     /// RateLimit-Policy and RateLimit, by the writer that this function gives for limits.
     Fields { writer_of: Py<PyAny>, encoded: bool },
     /// It gets none.
@@ -31,7 +31,7 @@ enum FieldWriting {
 }
 
 /// The outcome of a request.
-enum WebOutcome<'py> {
+enum Outcome<'py> {
     /// It passes at once, and these fields report what remains.
     Passes(Bound<'py, PyList>),
     /// It passes without fields.
@@ -53,7 +53,7 @@ pub struct WebGate {
     websockets: bool,
     /// Whether these are plain limits: a request to which they do not apply counts as not decided.
     plain: bool,
-    field_writing: FieldWriting,
+    field_mode: FieldMode,
     reading: Reading,
 }
 
@@ -81,15 +81,13 @@ impl WebGate {
         if !reading.is_possible() {
             return Ok(None);
         }
-        let field_writing = match writer_of {
-            None => FieldWriting::Python,
-            Some(writer_of) if writer_of.is_callable() => {
-                FieldWriting::Fields { writer_of: writer_of.unbind(), encoded }
-            }
-            Some(nothing) if !nothing.is_truthy()? => FieldWriting::Nothing,
+        let field_mode = match writer_of {
+            None => FieldMode::Python,
+            Some(writer_of) if writer_of.is_callable() => FieldMode::Fields { writer_of: writer_of.unbind(), encoded },
+            Some(nothing) if !nothing.is_truthy()? => FieldMode::Nothing,
             Some(_) => return Err(PyValueError::new_err("writer_of is a function, False, or None")),
         };
-        Ok(Some(Self { gate: gate.unbind(), ruleset, cost, websockets, plain, field_writing, reading }))
+        Ok(Some(Self { gate: gate.unbind(), ruleset, cost, websockets, plain, field_mode, reading }))
     }
 
     #[getter]
@@ -141,7 +139,7 @@ impl WebGate {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        if let FieldWriting::Fields { writer_of, .. } = &self.field_writing {
+        if let FieldMode::Fields { writer_of, .. } = &self.field_mode {
             visit.call(writer_of)?;
         }
         visit.call(&self.gate)
@@ -168,9 +166,9 @@ impl WebGate {
         let subject = ScopeSubject::new(scope, &self.reading, self.reading.endpoint_or(""));
         Ok(match self.outcome(py, &subject)? {
             None => Err(None),
-            Some(WebOutcome::Decision(decision)) => Err(Some(decision)),
-            Some(WebOutcome::PassesSilently) => Ok(send.clone()),
-            Some(WebOutcome::Passes(fields)) => Ok(adding(send, &fields)?),
+            Some(Outcome::Decision(decision)) => Err(Some(decision)),
+            Some(Outcome::PassesSilently) => Ok(send.clone()),
+            Some(Outcome::Passes(fields)) => Ok(adding(send, &fields)?),
         })
     }
 
@@ -187,9 +185,9 @@ impl WebGate {
         };
         Ok(match self.outcome(py, &EnvironSubject::new(environ, &self.reading, self.reading.endpoint_or("")))? {
             None => Err(None),
-            Some(WebOutcome::Decision(decision)) => Err(Some(decision)),
-            Some(WebOutcome::PassesSilently) => Ok(start_response.clone()),
-            Some(WebOutcome::Passes(fields)) => {
+            Some(Outcome::Decision(decision)) => Err(Some(decision)),
+            Some(Outcome::PassesSilently) => Ok(start_response.clone()),
+            Some(Outcome::Passes(fields)) => {
                 Ok(Bound::new(py, FieldStarter::new(start_response.clone().unbind(), fields.unbind()))?.into_any())
             }
         })
@@ -201,15 +199,15 @@ impl WebGate {
         &self,
         py: Python<'py>,
         subject: &S,
-    ) -> PyResult<Option<WebOutcome<'py>>> {
+    ) -> PyResult<Option<Outcome<'py>>> {
         let gate = self.gate.get();
         let options = DecideOptions { commit: true, now_us: None, cost: Cost { times: self.cost, amounts: &[] } };
         gate.resolve_subject(py, subject, self.ruleset, |resolved| {
             Ok(match gate.query_limits(py, resolved, &options)? {
-                GateAnswer::Free if !matches!(self.field_writing, FieldWriting::Python) => WebOutcome::PassesSilently,
+                GateAnswer::Free if !matches!(self.field_mode, FieldMode::Python) => Outcome::PassesSilently,
                 GateAnswer::Free if self.plain => return Err(ReadError::NeedsPython),
-                GateAnswer::Free => WebOutcome::Decision(gate.passes(py)),
-                GateAnswer::FromPython(decision) => WebOutcome::Decision(decision),
+                GateAnswer::Free => Outcome::Decision(gate.passes(py)),
+                GateAnswer::FromPython(decision) => Outcome::Decision(decision),
                 GateAnswer::Decided(decision) => self.outcome_of(py, resolved.query.limits.as_ref(), decision)?,
             })
         })
@@ -251,16 +249,11 @@ impl WebGate {
 
     /// The outcome of a decision of the native core.
     #[inline]
-    fn outcome_of<'py>(
-        &self,
-        py: Python<'py>,
-        limits: Option<&Limits>,
-        decision: Decision,
-    ) -> PyResult<WebOutcome<'py>> {
+    fn outcome_of<'py>(&self, py: Python<'py>, limits: Option<&Limits>, decision: Decision) -> PyResult<Outcome<'py>> {
         Ok(match self.fields(py, limits, &decision)? {
-            Some(fields) if fields.is_empty() => WebOutcome::PassesSilently,
-            Some(fields) => WebOutcome::Passes(fields),
-            None => WebOutcome::Decision(Bound::new(py, decision)?.into_any()),
+            Some(fields) if fields.is_empty() => Outcome::PassesSilently,
+            Some(fields) => Outcome::Passes(fields),
+            None => Outcome::Decision(Bound::new(py, decision)?.into_any()),
         })
     }
 
@@ -275,9 +268,9 @@ impl WebGate {
         if !decision.passes_at_once() {
             return Ok(None);
         }
-        match (&self.field_writing, limits) {
-            (FieldWriting::Nothing, _) => Ok(Some(PyList::empty(py))),
-            (FieldWriting::Fields { writer_of, encoded }, Some(limits)) => {
+        match (&self.field_mode, limits) {
+            (FieldMode::Nothing, _) => Ok(Some(PyList::empty(py))),
+            (FieldMode::Fields { writer_of, encoded }, Some(limits)) => {
                 let writer = writer(py, &limits.fields, writer_of, *encoded, decision)?;
                 writer.map(|writer| writer.get().write(py, decision)).transpose()
             }

@@ -219,7 +219,7 @@ pub fn gate(sent: &[u8]) {
     assert_eq!(
         decision_text(&first),
         decision_text(&decide(&used, NOW_US, PEEK)),
-        "what others asked changes something"
+        "the requests of others change something"
     );
     assert_ne!(first.as_ref().err(), Some(&Failed::Damaged));
     let Ok(Decision::Decided(answer, rules)) = first else {
