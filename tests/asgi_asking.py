@@ -52,8 +52,8 @@ class _Noting:
         self._own = own
         self._scopes = scopes
 
-    def ask(self, scope: Any) -> Any:
-        asked = self._own.ask(scope)
+    def decide(self, scope: Any) -> Any:
+        asked = self._own.decide(scope)
         if RoutePassed is not None and type(asked) is RoutePassed:
             self._scopes.append(asked.place.template)
         return asked

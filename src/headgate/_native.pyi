@@ -30,6 +30,7 @@ __all__ = [
     "Decision",
     "Decisions",
     "Door",
+    "FieldAdder",
     "FieldStarter",
     "GateCalls",
     "KeyedLimits",
@@ -45,7 +46,6 @@ __all__ = [
     "RedisCalls",
     "ReplayJudge",
     "Reservation",
-    "ResponseTeller",
     "RoutePassed",
     "RoutePlaces",
     "Settlement",
@@ -67,7 +67,7 @@ def now_us() -> int:
 class Table:
     """A bounded table of states, shared by every `BoundLimits` made on it.
 
-    `max_keys` bounds the states, `max_log_entries` what all sliding logs together remember (in blocks of seven),
+    `max_keys` bounds the states, `max_log_entries` the entries of all sliding logs together (in blocks of seven),
     `max_holds` the parts of holds. `on_full` is "forget", "refuse" or "pass". `seed` is 16 secret bytes: keys are kept
     as keyed hashes of them only. Raises ValueError for another `on_full`.
     """
@@ -86,7 +86,7 @@ class Zone:
     Made of a file's descriptor, which may be closed then; a `flock` on it lasts as long as the zone.
     Raises ConfigError for a file that is no zone of this version. A process that holds
     that lock exclusively gives `alone`, the number of its PID namespace, which is kept; all locks are then made anew.
-    All that looks at states raises StoreTimeout where a part of the table is held for more than 250 ms,
+    All methods that read states raise StoreTimeout where a part of the table is held for more than 250 ms,
     after the first time without waiting until that part is free again, and StoreUnavailable where one is damaged.
     """
 
@@ -101,7 +101,7 @@ class Zone:
 
     @property
     def boot(self) -> bytes:
-        """The run of the system that it was made in, as `format` was told."""
+        """The run of the system that it was created in, as passed to `format`."""
 
     @property
     def namespace(self) -> int:
@@ -111,11 +111,11 @@ class Zone:
         """The zone's clock: the same for all processes."""
 
     def probe(self) -> None:
-        """Try once all parts that this process could not have when it last asked; raises the error of one that it
-        still cannot have."""
+        """Try once all parts that this process could not lock when it last tried; raises the error of one that it still
+        cannot lock."""
 
     def check(self) -> str | None:
-        """Go through everything it holds; what does not fit together, None if all does."""
+        """Check everything that it holds; the inconsistency that was found, None if there is none."""
 
     def clear(self) -> None:
         """Forget everything."""
@@ -131,26 +131,26 @@ class Zone:
         """(scope, text) of each limit that is known."""
 
     def look(self, key: Key, now_us: int | None = None) -> list[dict[str, int]]:
-        """What is held of a key: `limit` (its place in `known`), `remaining`, `reset_after_us`, `next_after_us`,
+        """The states of a key: `limit` (its place in `known`), `remaining`, `reset_after_us`, `next_after_us`,
         `refused`."""
 
     def forget(self, key: Key, now_us: int | None = None) -> bool:
-        """Forget what a key used under all limits; whether it had used anything."""
+        """Forget all that a key used under all limits; whether it had used anything."""
 
     @property
     def lines(self) -> ZoneLines:
         """The waiting lines of its keys."""
 
     def place_of(self, key: Key) -> int:
-        """The place of a key, as the ids of its holds tell it."""
+        """The place of a key, as the ids of its holds have it."""
 
 @final
 class ZoneLines:
     """The waiting lines of a zone; Linux alone. See `headgate.stores.shared.line`.
 
     A line has a name of 18 bytes: 16 that identify it, the place of its key, and 1 where it waits for places in flight,
-    else 0. `seat` is where a process sits whose callers wait, `number` the caller's own in that process, below 2^48;
-    `ticket` is what `join` told of it: (ticket, order), (0, 0) for a caller that was not told. All raise StoreTimeout
+    else 0. `seat` is that of a process whose callers wait, `number` identifies the caller in that process, below 2^48;
+    `ticket` is (ticket, order) as `join` gave it, (0, 0) for a caller that did not get it. All raise StoreTimeout
     where another process was stopped in the lines.
     """
 
@@ -165,19 +165,19 @@ class ZoneLines:
 
     def listen(
         self,
-        began: Callable[[tuple[int, int] | None], object],
-        hear: Callable[[list[int] | None], bool],
-        look_us: int,
+        started: Callable[[tuple[int, int] | None], object],
+        on_called: Callable[[list[int] | None], bool],
+        interval_us: int,
     ) -> None:
-        """Hear which callers of this process are called, in a thread of its own, until `hear` gives False.
+        """Receive the calls to callers of this process, in a thread of its own, until `on_called` returns False.
 
-        `began` is told the seat, None where there is none for another process: then this returns. `hear` is told
-        numbers whenever callers are called, and every `look_us` at the latest; None where the tickets of this process
-        were taken away, as it did not look for 10 seconds.
+        `started` gets the seat, None where there is none for another process: then this returns. `on_called` gets the
+        numbers of callers whenever some are called, and at least every `interval_us`; None where the tickets of this
+        process were taken away, as it was inactive for 10 seconds.
         """
 
     def wake(self, seat: tuple[int, int]) -> None:
-        """Let the thread that listens there look now."""
+        """Wake the thread that listens there."""
 
     def is_waited_for(self, name: bytes) -> bool:
         """Whether callers are in a line."""
@@ -217,15 +217,15 @@ class BoundLimits:
 
     Raises ConfigError for a limit that is no rate and for more at once than a zone can charge, StoreUnavailable
     where a table holds states of as many limits as it can know. On a zone all raise StoreTimeout where a part of it
-    is held for too long, and StoreKeyError for what is damaged: nothing is charged then, but for the requests of
-    `hit_many` that came before.
+    is held for too long, and StoreKeyError for a damaged state: nothing is charged then, except for the earlier
+    requests of `hit_many`.
     """
 
     def __new__(
         cls, table: Table | Zone, definitions: tuple[NamedLimit, ...], clock: Clock | None = None
     ) -> BoundLimits: ...
     def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
-        """Decide and charge; with an id once. Raises ArgumentError for what is no key or cost."""
+        """Decide and charge; with an id once. Raises ArgumentError for a bad key or cost."""
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
         """Decide and change nothing."""
@@ -242,10 +242,10 @@ class BoundLimits:
         """See `headgate.limiter.Limiter.reserve`; the same key and cost for all groups."""
 
     def reserve(self, operation: Operation, hold: Hold) -> Reserved:
-        """Decide, charge, and remember what was charged."""
+        """Decide, charge, and remember the charge."""
 
     def commit(self, id: str, actual: Amounts = None, *, now_us: int | None = None) -> Settlement:
-        """Settle a hold, by its whole id, with what it really cost."""
+        """Settle a hold, by its whole id, with its actual cost."""
 
     def extend(
         self, whole_id: str, lease_us: int, more: int | Sequence[int], /, *, now_us: int | None = None
@@ -256,10 +256,10 @@ class BoundLimits:
         """The whole id of the hold of a name within a key."""
 
     def call_when_freed(self, waiting: dict[int, Any], freed: Callable[[int], object]) -> None:
-        """Call `freed` with the place that an id tells when its hold is settled here, and `waiting` is not empty."""
+        """Call `freed` with the place in an id when its hold is settled here, and `waiting` is not empty."""
 
     def keep_line(self, line: Any) -> None:
-        """From now on `line` is this."""
+        """Set `line`."""
 
     @property
     def line(self) -> Any:
@@ -272,10 +272,10 @@ class BoundLimits:
         """Decide with a key and a cost for each group of the limits."""
 
     def give_back(self, receipt: Receipt, ago_us: int) -> None:
-        """Give back what a decision charged up to `ago_us` ago, as far as it still counts; in one piece, as it was."""
+        """Give back the charge of a decision up to `ago_us` ago, as far as it still counts, at once for all limits."""
 
     def reset(self, keys: tuple[Key, ...]) -> bool:
-        """Forget what was used; whether anything was."""
+        """Forget all that was used; whether anything was."""
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None) -> list[tuple[Any, ...] | None]:
         """Each limit's stored state as the Python transition writes it."""
@@ -284,8 +284,8 @@ class BoundLimits:
 class GateCalls:
     """The `hit` and `peek` of a gate: they stay while the policy in force is replaced.
 
-    `native` decides; what it leaves to Python, or all where it is None, the `decide` of a
-    `headgate.policy.resolver.Resolver` does.
+    `native` decides; requests that it leaves to Python, or all where it is None, are decided by the `decide` of a
+    `headgate.policy.resolver.Resolver`.
     """
 
     def __new__(cls, native: NativeGate | None, resolver: Any) -> GateCalls: ...
@@ -293,7 +293,7 @@ class GateCalls:
         """Decide by another policy from here on."""
 
     def hit(self, request: Any, cost: Any = 1, *, ruleset: Any = "default") -> Any:
-        """Decide for a request and charge it: a Decision, or what the store's limits give that waits for I/O."""
+        """Decide for a request and charge it: a Decision, or the awaitable of a store that waits for I/O."""
 
     def peek(self, request: Any, cost: Any = 1, *, ruleset: Any = "default") -> Any:
         """`hit` that changes nothing."""
@@ -302,9 +302,9 @@ class GateCalls:
 class NativeGate:
     """A policy on a store, which resolves and decides without Python's code; see `headgate.policy.gate`.
 
-    It answers a `headgate.policy.request.Request` or a `headgate.policy.descriptor.Descriptor` of just these classes,
-    whole costs and texts that are UTF-8, and None to all else, which the gate of Python decides; nothing is charged
-    then. `ruleset` is the name of one.
+    It decides a `headgate.policy.request.Request` or a `headgate.policy.descriptor.Descriptor` of just these classes,
+    with integer costs and texts that have UTF-8; for all else it gives None, and the Python gate decides: nothing is
+    charged then. `ruleset` is the name of one.
     """
 
     @staticmethod
@@ -312,10 +312,10 @@ class NativeGate:
         """The native gate of a `headgate.policy.resolver.Resolver`; None for a policy that only Python can apply."""
 
     def decide_at(self, request: Any, now_us: Any, cost: Any, ruleset: Any) -> tuple[Any, Any] | None:
-        """(the decision as of a moment, what `resolve` gives)."""
+        """(the decision as of a moment, the result of `resolve`)."""
 
     def resolve(self, request: Any, cost: Any, ruleset: Any) -> Any:
-        """What `Resolver.resolve` gives for the same."""
+        """The result of `Resolver.resolve` for the same arguments."""
 
 @final
 class LogBlock:
@@ -329,7 +329,7 @@ class LogBlock:
     def read(text: str, naive_is_utc: bool, read_other: Callable[[int, str], Entry | None]) -> LogBlock:
         """The lines of a common log; see `headgate.replay.common_log.read_block`.
 
-        `naive_is_utc` tells that times without a zone are in UTC.
+        `naive_is_utc` is whether times without a zone are in UTC.
         """
 
     def append(self, other: LogBlock) -> None:
@@ -342,7 +342,7 @@ class LogBlock:
         """Take the first so many out."""
 
     def retain_within(self, from_us: int, to_us: int) -> int:
-        """Leave out what does not lie from the one moment to before the other; how many those were."""
+        """Remove the entries that are not from the one moment to before the other; how many were removed."""
 
     @property
     def ends_us(self) -> tuple[int, int] | None:
@@ -364,11 +364,11 @@ class LogMerge:
         """The next block of a log, which has no entries then; None behind its last."""
 
     def merged(self) -> LogBlock:
-        """All entries that can be told to come next, until a log's block ends."""
+        """All entries that are known to be next, until the block of a log ends."""
 
 @final
 class ReplayJudge:
-    """A policy that judges entries of logs, and sums of what it judged; see `headgate.replay.judging`.
+    """A policy that judges entries of logs, and the sums of its judgements; see `headgate.replay.judging`.
 
     `steps_us` are the lengths of steps that a series may have, `most_steps` how many it has at the most.
     """
@@ -378,13 +378,13 @@ class ReplayJudge:
         self,
         block: LogBlock,
         start: int,
-        told: list[tuple[int, tuple[tuple[int, tuple[str, ...] | None], ...]] | None] | None = None,
+        refusals: list[tuple[int, tuple[tuple[int, tuple[str, ...] | None], ...]] | None] | None = None,
         /,
     ) -> int:
-        """Judge entries from `start` on until one that only Python can judge; where that is, or behind the last.
+        """Judge entries from `start` on until one that only Python can judge; gives its index, or that after the last.
 
-        To `told` is added, of each that was judged, None where it passes, else its moment and the places of the rules
-        that refuse it, each with its key. Lines are judged without the interpreter's lock.
+        For each judged entry `refusals` gets None where it passes, else its moment and the places of the rules that
+        refuse it, each with its key. Lines are judged without the interpreter's lock.
         """
 
     def note(self, time_us: int, rules: Sequence[int], refusing: Sequence[bool], allowed: bool, cost: int) -> None:
@@ -393,23 +393,23 @@ class ReplayJudge:
     def sums(self) -> tuple[Any, ...]:
         """`headgate.replay.sums.AllSums`."""
 
-    def counted(self, by: Sequence[tuple[str, ...]], kinds: Sequence[int]) -> dict[Any, int]:
-        """`headgate.replay.sums.Sums.counted`."""
+    def requests_by_key(self, by: Sequence[tuple[str, ...]], kinds: Sequence[int]) -> dict[Any, int]:
+        """`headgate.replay.sums.Sums.requests_by_key`."""
 
 @final
 class CheckTally:
-    """Counts what native checks decide, over all policies that were in force."""
+    """Counts the decisions of native checks, over all policies that were in force."""
 
     def __new__(cls) -> CheckTally: ...
     def figures(self) -> tuple[dict[tuple[str, str], int], dict[str, int], list[int], float]:
-        """What a `headgate.observe.prometheus.DecisionCounts` has; only what there was is in the dictionaries."""
+        """The counts of a `headgate.observe.prometheus.DecisionCounts`; the dictionaries have no zeroes."""
 
 @final
 class Checks:
     """Answers checks as the Python service does, in the same bytes; see `headgate.service.checks.native_checks`.
 
-    What only Python can answer is None, and nothing is charged then. An answer is (status, content type, body, header
-    fields).
+    The answer is None where only Python can answer, and nothing is charged then; else (status, content type, body,
+    header fields).
     """
 
     @staticmethod
@@ -432,85 +432,85 @@ class Checks:
 
 @final
 class CheckQueue:
-    """Checks that the front door asks of a store that is waited for, until Python takes them. Of Linux alone.
+    """Checks of the front door on a store that is waited for, until Python takes them. Linux alone.
 
     `event` is the descriptor of an eventfd, which is written to when something waits and no batch is under way.
     """
 
     def __new__(cls, event: int) -> CheckQueue: ...
     def take(self, most: int) -> CheckBatch | None:
-        """Take about so many checks, those of one body together, when `event` says so.
+        """Take about so many checks, those of one body together, when `event` was written to.
 
-        None where nothing waits, and while a batch is under way. What is no longer waited for is dropped.
+        None where nothing waits, and while a batch is under way. Checks that no client waits for any more are dropped.
         """
 
     def take_more(self, most: int) -> CheckBatch | None:
-        """`take` when a batch is finished: None, too, where few wait and a thread of the door is about to say so.
+        """`take` after a batch: None, too, where few checks wait and a thread of the door is about to write to `event`.
 
-        It first has the responses to that batch sent, so that clients that ask again at once are in the next one.
+        That thread first sends the responses to the batch, so that clients that send again at once are in the next one.
         """
 
 @final
 class CheckBatch:
     """Checks that were taken together, by their places; see `headgate.stores.redis.check_batches`.
 
-    They are told what came of them by `finish`, and where the batch is dropped.
+    The outcomes are delivered by `finish`, and when the batch is dropped.
     """
 
     def __len__(self) -> int: ...
-    def odd(self) -> list[int]:
-        """The places of checks that only Python can ask about: long keys, and limits without `RedisCalls`."""
+    def unusual(self) -> list[int]:
+        """The places of checks that only Python can query: long keys, and limits without `RedisCalls`."""
 
-    def known(self, known: dict[Any, Any]) -> list[int]:
-        """The places of checks whose refusal is known, by the names of `headgate.stores.guard.refusals`."""
+    def remembered(self, refusals: dict[Any, Any]) -> list[int]:
+        """The places of checks whose refusal is remembered, by the names of `headgate.stores.guard.refusals`."""
 
     def limits(self, place: int) -> Any:
         """The limits of a check."""
 
     def operation(self, place: int) -> Operation:
-        """What they are asked."""
+        """The operation of a check."""
 
     def pack_usual(self, now_us: int | None, /) -> tuple[bytes, int] | None:
-        """The commands for all checks, and how many; None where some are `odd`."""
+        """The commands for all checks, and how many; None where some are `unusual`."""
 
     def pack(self, packed: dict[int, bytes], now_us: int | None, /) -> tuple[bytes, int]:
-        """The commands for all checks of which nothing is known yet, and how many; `packed` has those of Python."""
+        """The commands for all checks without an outcome, and how many; `packed` has those of Python."""
 
     def read_bytes(self, data: bytes) -> tuple[int, list[int]]:
-        """Take note of what the replies to these commands mean, as they begin what was received.
+        """Record the outcomes that the replies to these commands mean; the received bytes begin with them.
 
-        Gives how many bytes they are, and the places of refusals that are to be remembered. Nothing is taken note of,
-        and the number is 0 where they are not whole yet, and negative where one is not as usual: `read` is for that.
+        Gives how many bytes they are, and the places of refusals that are to be remembered. Nothing is recorded, and
+        the number is 0 where they are incomplete, and negative where one is unusual: `read` is for that.
         """
 
     def read(self, replies: list[Any]) -> tuple[list[tuple[int, Any]], list[int]]:
-        """Take note of what the replies to these commands mean.
+        """Record the outcomes that the replies to these commands mean.
 
-        Gives what is left to Python, each with its reply, and the places of refusals that are to be remembered. Raises
-        ValueError for fewer or more replies.
+        Gives the checks left to Python, each with its reply, and the places of refusals that are to be remembered.
+        Raises ValueError for fewer or more replies.
         """
 
     def charged(self, of_state: dict[Any, Any]) -> list[int]:
-        """The places of checks that were charged, which some of the refusals in `of_state` tell of."""
+        """The places of charged checks whose states some of the refusals in `of_state` depend on."""
 
     def decision(self, place: int) -> Decision:
-        """What was decided."""
+        """The decision of a check."""
 
     def decided(self, place: int, decision: Decision) -> None:
-        """Take note of a decision."""
+        """Record a decision."""
 
     def failed(self, place: int, status: int, body: bytes) -> None:
-        """Take note of a failure: a status, and the problem body that tells of it."""
+        """Record a failure: a status, and the problem body that reports it."""
 
     def open(self) -> list[int]:
-        """The places of which nothing is known."""
+        """The places of checks without an outcome."""
 
     def finish(self) -> None:
-        """Tell all clients that wait what came of their checks."""
+        """Deliver all outcomes to the clients that wait."""
 
 @final
 class LateChecks:
-    """`Checks` on a store that is waited for: what they ask is in a `CheckQueue` until Python has it decided."""
+    """`Checks` on a store that is waited for: their queries are in a `CheckQueue` until Python has them decided."""
 
     @staticmethod
     def of(
@@ -537,16 +537,16 @@ class LateChecks:
 
 @final
 class LateReply:
-    """What `LateChecks` answer; dropped, it is not waited for any more."""
+    """The answer of `LateChecks`; once it is dropped, nothing waits for it any more."""
 
-    def told(self) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]] | None:
-        """As `Checks` answer; None while it is not decided."""
+    def parts(self) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]] | None:
+        """The answer as `Checks` give it; None while it is not decided."""
 
 @final
 class RedisCalls:
     """Packs the calls of scripts that decide limits, and reads the replies; see `headgate.stores.redis.commands`.
 
-    `head` is what the names of Redis keys begin with; a member is (its compiled limit, numbers, field, kind, whether it
+    `head` begins the names of all Redis keys; a member is (its compiled limit, numbers, field, kind, whether it
     is a shadow, its group, how the names of its keys end); `order` is that in which scripts are given them. A script is
     (its name, "one", "few" or "several"), for limits `together` in one hash, or `apart`.
     """
@@ -563,22 +563,22 @@ class RedisCalls:
         """The command for the text and the cost of each group; None for a key that is too long to be a name."""
 
     def read(self, definitions: tuple[NamedLimit, ...], reply: bytes, costs: Sequence[int]) -> Decision | None:
-        """What a reply means; None for what is unusual, which Python reads."""
+        """The decision in a reply; None for an unusual reply, which Python reads."""
 
 @final
 class KeyedLimits:
     """Limits on a key for each of their groups, held and settled by amounts of which each group has one.
 
     `held` and `settled` are places of such amounts: of each group, which of them it holds, and which of them counts in
-    the end. `made_of` stands behind the ids of what is held, `lease_us` is how long each lease is. Raises ArgumentError
-    for what is no key or lease, ValueError for other than one place a group.
+    the end. `id_suffix` follows the ids of reservations, `lease_us` is how long each lease is. Raises ArgumentError
+    for a bad key or lease, ValueError for other than one place a group.
     """
 
     def __new__(
         cls,
         bound: BoundLimits,
         keys: tuple[Key, ...],
-        made_of: str,
+        id_suffix: str,
         held: Sequence[int],
         settled: Sequence[int],
         lease_us: int,
@@ -586,18 +586,18 @@ class KeyedLimits:
     def hold(self, amounts: tuple[int, ...], /) -> Reservation:
         """Hold of each group its own of these amounts, under an id that is made for it.
 
-        Raises ArgumentError for what is no amount, IndexError for fewer than there are places.
+        Raises ArgumentError for a bad amount, IndexError for fewer amounts than places.
         """
 
     def settle(self, reservation: Reservation, amounts: tuple[int, ...], /) -> SettleOutcome:
-        """Settle what `hold` made with these amounts, and tell what came of it, nothing of what the limits have then.
+        """Settle a reservation of `hold` with these amounts, and give the outcome without the states of the limits.
 
         Raises as `BoundLimits.commit` and `hold` do, TypeError for the reservation of another store.
         """
 
 @final
 class Reservation:
-    """What was held; see `headgate.reservation.Reservation`."""
+    """A reservation; see `headgate.reservation.Reservation`."""
 
     def __new__(cls, bound: Any, reserved: Reserved, lease_us: int) -> Reservation: ...
     def __bool__(self) -> bool: ...
@@ -612,7 +612,7 @@ class Reservation:
     @property
     def settled(self) -> bool: ...
     def commit(self, actual: int | None = None) -> Settlement:
-        """Settle it with what it really cost."""
+        """Settle it with its actual cost."""
 
     def cancel(self) -> Settlement:
         """Settle it as if it had never been."""
@@ -644,7 +644,7 @@ class Settlement:
 
 @final
 class Operation:
-    """What limits are asked to decide; see `headgate.operation.Operation`."""
+    """An operation that limits decide; see `headgate.operation.Operation`."""
 
     def __new__(
         cls,
@@ -734,10 +734,10 @@ class Decisions:
 
 @final
 class Answers:
-    """Writes what clients are told of decisions on the same limits: `headgate.http.refusal`, `/v1/check`.
+    """Writes the reports of decisions on the same limits to clients: `headgate.http.refusal`, `/v1/check`.
 
     Of each limit it takes (form, name, rule, text, base unit), a form as `RateLimitFields` has it. `policy` is the
-    value of RateLimit-Policy, None where there is nothing to say.
+    value of RateLimit-Policy, None where there is nothing to report.
     """
 
     def __new__(
@@ -753,20 +753,20 @@ class Answers:
 
 @disjoint_base
 class MiddlewareCallable:
-    """What `AsgiCallable` and `WsgiCallable` keep."""
+    """The attributes of `AsgiCallable` and `WsgiCallable`."""
 
     app: Any
     _direct: Any
 
 class AsgiCallable(MiddlewareCallable):
     """`headgate.http.server.callables.PythonAsgiCallable`"""
-    def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
+    def __new__(cls, *_arguments: Any, **_keywords: Any) -> Self: ...
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         """An awaitable, perhaps that of the application."""
 
 class WsgiCallable(MiddlewareCallable):
     """`headgate.http.server.callables.PythonWsgiCallable`"""
-    def __new__(cls, *_told: Any, **_named: Any) -> Self: ...
+    def __new__(cls, *_arguments: Any, **_keywords: Any) -> Self: ...
     def __call__(self, environ: Any, start_response: Any) -> Any:
         """The parts of a response."""
 
@@ -775,7 +775,7 @@ class RateLimitFields:
     """Writes RateLimit-Policy and RateLimit of decisions on the same limits; see `headgate.http.fields.ratelimit`.
 
     A form is (start, window_us, quota, in_flight, on_the_clock, shadow) of each limit; `policy` is the whole
-    first field, None where there is nothing to say. Names and values are all text or all bytes.
+    first field, None where there is nothing to report. Names and values are all text or all bytes.
     """
 
     def __new__(
@@ -797,31 +797,31 @@ def copied_response(response: Any, fields: list[tuple[bytes, bytes]]) -> Any:
     """`headgate.integrations.starlette.responses.python_copied`"""
 
 @final
-class ResponseTeller:
-    """Has the responses of one endpoint say what remains.
+class FieldAdder:
+    """Adds the fields that report what remains to the responses of one endpoint.
 
-    A response that is referred to nowhere else says it itself; of any other, `python_copied` makes one. `otherwise`
-    tells what is told in another way: all of a class that `sends_its_fields` is not true for, and of limits further in.
+    A response without another reference gets them itself; any other is copied as by `python_copied`. `add_in_python`
+    handles responses of classes for which `sends_its_fields` is false, and requests that further limits have judged.
     """
 
     def __new__(
         cls,
         sends_its_fields: Callable[[Any], bool],
-        otherwise: Callable[[RoutePassed, Any, Any], Any],
-    ) -> ResponseTeller: ...
-    def tell(self, passed: RoutePassed, response: Any, connection: Any, /) -> Any:
-        """What the endpoint returns for this response."""
+        add_in_python: Callable[[RoutePassed, Any, Any], Any],
+    ) -> FieldAdder: ...
+    def add_fields(self, passed: RoutePassed, response: Any, connection: Any, /) -> Any:
+        """The response that the endpoint returns in place of this one."""
 
 @final
 class RoutePlaces:
     """`headgate.integrations.starlette.places.PythonPlaces`"""
 
-    def __new__(cls, make: Callable[[Any], tuple[Any, bool]], *, by_method: bool) -> RoutePlaces: ...
+    def __new__(cls, find: Callable[[Any], tuple[Any, bool]], *, by_method: bool) -> RoutePlaces: ...
     def of(self, scope: Any, /) -> Any:
-        """What was made of the route of a request."""
+        """The value for the route of a request."""
 
-    def ask(self, scope: Any, /) -> RoutePassed | tuple[Any, tuple[tuple[str, ...] | None, int]] | None:
-        """`headgate.integrations.starlette.places.Places.ask`"""
+    def decide(self, scope: Any, /) -> RoutePassed | tuple[Any, tuple[tuple[str, ...] | None, int]] | None:
+        """`headgate.integrations.starlette.places.Places.decide`"""
 
 @final
 class RoutePassed:
@@ -829,26 +829,26 @@ class RoutePassed:
 
     @property
     def place(self) -> RoutePlace:
-        """Which limit that is."""
+        """The place of that limit."""
 
     @property
     def decision(self) -> Decision:
-        """What it decided."""
+        """Its decision."""
 
     @property
     def fields(self) -> list[tuple[bytes, bytes]]:
-        """What remains."""
+        """The fields that report what remains."""
 
     @property
     def charge(self) -> tuple[tuple[str, ...] | None, int]:
-        """(the key that was charged, when)"""
+        """(the key that was charged, the moment of the charge)"""
 
     @property
     def exchange(self) -> Any:
-        """What has taken its place since, None if nothing has."""
+        """The exchange that has taken its place, None if none has."""
 
     def become_exchange(self, exchange: Any, /) -> Any:
-        """Let this take its place; gives what has taken it."""
+        """Let this exchange take its place; gives the one that has taken it."""
 
 @final
 class FieldStarter:
@@ -856,15 +856,15 @@ class FieldStarter:
 
     def __new__(cls, start: Callable[..., Any], fields: list[tuple[str, str]]) -> FieldStarter: ...
     def __call__(self, status: Any, headers: Any, *error: Any) -> Any:
-        """What `start` gives."""
+        """The result of `start`."""
 
 @final
 class WebGate:
     """A native gate in front of an application; see `headgate.http.server.web_gates`.
 
-    It reads a request of ASGI or WSGI where its server put it, decides it, charges it and says what remains. It answers
-    None to what it leaves to Python, before anything is charged: another kind of scope or environ, text that is no
-    UTF-8, and whatever a framework reads in a way of its own.
+    It reads a request of ASGI or WSGI where its server put it, decides it, charges it and writes the fields that report
+    what remains. It answers None where it leaves the request to Python, before anything is charged: for another kind of
+    scope or environ, text that is not UTF-8, and values that a framework reads in a way of its own.
     """
 
     @staticmethod
@@ -873,39 +873,43 @@ class WebGate:
         *,
         ruleset: str,
         cost: int,
-        telling: Callable[[tuple[NamedLimit, ...]], Any] | bool | None,
+        writer_of: Callable[[tuple[NamedLimit, ...]], Any] | bool | None,
         encoded: bool,
         of_framework: bool,
         websockets: bool,
         plain: bool,
         endpoint: str,
     ) -> WebGate | None:
-        """None where not all that the policy reads can be read here.
+        """The gate in front of an application; None where not all that the policy reads can be read here.
 
-        `telling` gives what writes the fields of decisions on limits, bytes if `encoded`; False to write none, None
-        where Python does. `of_framework` is whether a framework's parsers say what is read of a header that was sent
-        several times, of cookies and of parameters. With `plain` every client has a key, if only that of a socket, and
-        what no rule is for is left to Python. `endpoint` is that of all requests, "" where each may have its own.
+        `writer_of` gives the writer of the fields of decisions on limits, bytes if `encoded`; False to write none, None
+        where Python does. `of_framework` is whether a framework's parsers decide the values of repeated headers, of
+        cookies and of parameters. With `plain` every client has a key, if only that of a socket, and requests to which
+        no rule applies are left to Python. `endpoint` is that of all requests, "" where each may have its own.
         """
 
     @property
-    def tells_endpoints_apart(self) -> bool:
-        """Whether it makes a difference to which endpoint a request is."""
+    def distinguishes_endpoints(self) -> bool:
+        """Whether the endpoint of a request makes a difference."""
 
-    def ask(self, scope: Any, send: Callable[[Any], Any]) -> Any:
-        """For a request that passes at once `send`, which then tells what remains; else the decision.
+    def decide(self, scope: Any, send: Callable[[Any], Any]) -> Any:
+        """For a request that passes at once a `send` that adds the fields; else the decision.
 
-        That may be an awaitable, where a store waits for I/O. Raises StoreError.
+        The decision may be an awaitable, where a store waits for I/O. Raises StoreError.
         """
 
-    def ask_environ(self, environ: Any, start_response: Callable[..., Any]) -> Any:
-        """`ask` for a request of WSGI."""
+    def decide_environ(self, environ: Any, start_response: Callable[..., Any]) -> Any:
+        """`decide` for a request of WSGI."""
 
-    def ask_route(self, scope: Any, endpoint: str) -> tuple[Any, list[tuple[Any, Any]] | None, tuple[str, ...]] | None:
+    def decide_route(
+        self, scope: Any, endpoint: str
+    ) -> tuple[Any, list[tuple[Any, Any]] | None, tuple[str, ...]] | None:
         """(the decision, the fields if the request passes at once, the key) of a request to this endpoint."""
 
-    def ask_view(self, environ: Any, endpoint: str) -> tuple[Any, list[tuple[Any, Any]] | None, tuple[str, ...]] | None:
-        """`ask_route` for a request of WSGI."""
+    def decide_view(
+        self, environ: Any, endpoint: str
+    ) -> tuple[Any, list[tuple[Any, Any]] | None, tuple[str, ...]] | None:
+        """`decide_route` for a request of WSGI."""
 
 @final
 class PolicyParts:
@@ -923,7 +927,7 @@ class PolicyParts:
 
     @staticmethod
     def match_path(templates: Sequence[tuple[int, str]], path: str) -> tuple[list[tuple[int, str]], list[int]]:
-        """What `headgate.policy.path_tree.PathTree` finds for a path, in order: (owner, template) each, and surely."""
+        """The matches in a `headgate.policy.path_tree.PathTree`, in order: (owner, template) each, and surely."""
 
     @staticmethod
     def client(rules: tuple[str, Sequence[tuple[int, int, int]], bool, int, int, int], peer: str, header: str) -> str:
@@ -1001,23 +1005,23 @@ class PolicyParts:
 
     @staticmethod
     def encode_key(parts: Sequence[str]) -> str | None:
-        """`headgate.keys.encode_key`; None for what is no key."""
+        """`headgate.keys.encode_key`; None for parts that are no key."""
 
     @staticmethod
     def hash_key(parts: Sequence[str], seed: bytes) -> tuple[int, int] | None:
-        """The hash of a key of parts under a seed of 16 bytes: what chooses the shard, and the slot."""
+        """The hash of a key of parts under a seed of 16 bytes: (the half for the shard, the half for the slot)."""
 
     @staticmethod
     def hash_of_limiter(key: Key, seed: bytes) -> tuple[int, int]:
-        """`hash_key` of any key, as a limiter reads it; raises ArgumentError for what is none."""
+        """`hash_key` of any key, as a limiter reads it; raises ArgumentError for a bad one."""
 
 @final
 class Tls:
-    """What a door proves itself with, and which clients it lets in, of texts in PEM: TLS 1.2 and 1.3.
+    """The certificate of a door and the clients that it admits, from texts in PEM: TLS 1.2 and 1.3.
 
     `certificate` is that of the server and those that lead to its authority, `key` is its key without a passphrase,
     `client_ca` are the authorities whose certificates clients must have, None lets in clients without one. Raises
-    ValueError of two texts for what cannot be used: the name of the argument, and what is wrong with it.
+    ValueError of two texts for an unusable argument: its name, and its fault.
     """
 
     def __new__(cls, certificate: bytes, key: bytes, client_ca: bytes | None = None) -> Tls: ...
@@ -1030,7 +1034,7 @@ class Door:
     """The front door of the service: HTTP/1.1 and HTTP/2 on threads of its own. Of Linux alone, on 64 bits.
 
     `checks` decide; None leaves every check to Python. `listeners` are the descriptors of listening sockets, which the
-    door clones. What it does not answer itself it passes on to the HTTP server that listens on `python_socket`, a path,
+    door clones. Requests that it does not answer itself go to the HTTP server that listens on `python_socket`, a path,
     with the address of the client in the field `headgate-door-peer`: `forwarded` requests at a time, and as many of
     those that wait for no others. `bounds` is a `headgate.service.http.bounds.Bounds`; `streams` are those of one
     connection of HTTP/2. Each thread runs on its own of `cpus`, and anywhere where there is none. With `tls`
@@ -1060,16 +1064,16 @@ class Door:
         """Have every response be the last one of its connection from now on, so that clients go elsewhere."""
 
     def end(self, within_s: float) -> None:
-        """Close the port, finish what has begun within a time, and cut off the rest; does not wait for any of it.
+        """Close the port, finish open requests within a time, and cut off the rest; does not wait for any of it.
 
-        Told again, the door has so much time from then on.
+        Called again, it gives the door so much time from then on.
         """
 
     def has_ended(self) -> bool:
         """Whether the port and all connections are closed."""
 
     def figures(self) -> tuple[list[tuple[str, int, int]], int, int, int, int, int, int]:
-        """What was counted: ((route, status, responses), ...), and six numbers.
+        """The figures of the door: ((route, status, responses), ...), and six numbers.
 
         These are: checks that were left to Python, connections that were accepted, are open, gave way to others, whose
         client took too long, and whose client sent something else than TLS or was not let in.

@@ -62,9 +62,9 @@ class Late:
             if reply is None:
                 answers.append(await answer_of(self.service, request))
                 continue
-            while (told := reply.told()) is None:  # noqa: ASYNC110  # nothing else tells of it
+            while (parts := reply.parts()) is None:  # noqa: ASYNC110  # nothing else tells of it
                 await asyncio.sleep(0.001)
-            status, content_type, body, fields = told
+            status, content_type, body, fields = parts
             answers.append(ServiceResponse(status, content_type, body, fields))
         return answers
 
@@ -313,7 +313,7 @@ def test_what_was_asked_under_the_policy_before_is_decided_by_it(server: Server,
         )
         late.checks = late.batches.checks(late.tally)
         [after] = await late.answer([asked("/a", "192.0.2.1")])
-        status, _, _, fields = before.told()
+        status, _, _, fields = before.parts()
         assert status == 200 and dict(fields)[b"ratelimit"].startswith(b'"all";r=4')
         assert rest(after) == (200, b'"all";r=48')
 

@@ -66,7 +66,7 @@ class Side:
             name: fresh(way[name]) for name in ("app_root_path", "root_path", "method") if name in way
         }
         scope: dict[str, Any] = {**way, **texts, "router": None if router is None else self.routers[router]}
-        assert self.places[limit].ask(scope) is None, "there is nothing to ask"
+        assert self.places[limit].decide(scope) is None, "there is nothing to ask"
         made: str = self.places[limit].of(scope)
         self.asked += 1
         return made

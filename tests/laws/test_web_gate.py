@@ -108,7 +108,7 @@ def _start(status: str, headers: list[Any]) -> None:
 
 
 def natively(gate: Any, kind: type[Request], given: Any) -> Any:
-    return gate.ask(given, _send) if kind in ASGI else gate.ask_environ(given, _start)
+    return gate.decide(given, _send) if kind in ASGI else gate.decide_environ(given, _start)
 
 
 @given(policies(), CASES)
@@ -209,7 +209,7 @@ def test_routes_charge_the_same_keys_both_ways(options: Any, case: tuple[Any, An
     kind, history = case
     told: Any = {"limits": "1000/day fixed", "clock": ManualClock(START_US), "store": MemoryStore(), **options}
     enforcer = Enforcer(None, told, asynchronous=kind in ASGI, routed=True)
-    ask = enforcer.web_gate.ask_route if kind in ASGI else enforcer.web_gate.ask_view
+    ask = enforcer.web_gate.decide_route if kind in ASGI else enforcer.web_gate.decide_view
     for given_ in history:
         came = ask(given_, "GET /each")
         try:
@@ -249,7 +249,7 @@ def test_a_request_of_django_is_read_alike_both_ways(policy: dict[str, Any], his
         except BAD:
             event("no request")
             continue
-        came = None if asked.environ is None else gate.ask_view(asked.environ, asked.endpoint)
+        came = None if asked.environ is None else gate.decide_view(asked.environ, asked.endpoint)
         event("left to Python" if came is None else "told natively")
         if came is not None:
             expected = bound.decide(None) if isinstance(bound, Settled) else bound.decide(operation)

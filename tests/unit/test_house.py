@@ -40,8 +40,8 @@ RUST_FLOORS = {
     "checks": {
         "table": 0, "figures": 0,
         "json": 1, "header_text": 1, "bound": 1, "outcome": 1,
-        "body_fields": 2, "forwarded": 2, "replies": 2, "home": 2,
-        "described": 3, "judge": 3, "asked": 3,
+        "body_fields": 2, "forwarded": 2, "replies": 2, "event_loop": 2,
+        "described": 3, "judge": 3, "store_check": 3,
         "checks": 4, "late_prepared": 4, "waiting_checks": 4,
         "batch": 5,
         "queue": 6,
@@ -72,7 +72,7 @@ RUST_FLOORS = {
     "policy": {
         "text": 0, "keys": 0, "costs": 0, "path_match": 0, "address_text": 0, "ipv4_text": 0, "networks": 0,
         "value": 1, "plain_path": 1, "path_templates": 1, "path_forms": 1, "client_address": 1,
-        "key_parts": 2, "sent_values": 2, "path_tree": 2, "subject": 2, "remembered": 2,
+        "key_parts": 2, "sent_values": 2, "path_tree": 2, "subject": 2, "cache": 2,
         "identity": 3, "entries": 3,
         "compiled": 4,
         "extract": 5, "sorted": 5,

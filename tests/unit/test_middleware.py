@@ -718,7 +718,7 @@ def test_a_native_call_that_fails_is_not_asked_again(kind: str, choice: Any, mon
         asked.append(told)
         raise StoreTimeout("another process holds the shard")
 
-    gate = SimpleNamespace(ask=late, ask_environ=late)
+    gate = SimpleNamespace(decide=late, decide_environ=late)
     monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, tells, websockets: gate)
     client = Client(kind, limits="1/minute", on_store_error=choice)
     client.app._enforcer.ask = lambda request: pytest.fail("it is asked again")

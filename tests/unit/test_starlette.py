@@ -136,7 +136,7 @@ def test_a_native_call_that_fails_is_not_asked_again(choice: Any, monkeypatch: p
         asked.append(template)
         raise StoreTimeout("another process holds the shard")
 
-    gate = SimpleNamespace(ask=None, ask_route=late)
+    gate = SimpleNamespace(decide=None, decide_route=late)
     monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, tells, websockets: gate)
     monkeypatch.setattr(RequestLimits, "_ask", lambda self, request: pytest.fail("it is asked again"))
     answer = ask(one(RateLimits()("1/minute", on_store_error=choice)(read)))

@@ -3,34 +3,34 @@
 use headgate_core::algorithms::transition::{NEVER, Reading};
 
 use crate::text::{push_quoted, push_seconds, push_whole};
-use crate::{Limits, NamedLimit, Told};
+use crate::{Limits, NamedLimit, Verdict};
 
 const NONE: &str = r#""rule": null, "limit": null, "unit": null, "remaining": null, "reset_after": null"#;
 
 impl Limits {
     /// A decision as JSON: seconds as numbers, null for never.
-    pub fn decision_json(&self, told: Told<'_>) -> String {
+    pub fn decision_json(&self, verdict: Verdict<'_>) -> String {
         let mut json = String::with_capacity(256 + 192 * self.all.len());
-        json.push_str(if told.allowed() { r#"{"allowed": true, "# } else { r#"{"allowed": false, "# });
-        self.push_binding(told, &mut json);
+        json.push_str(if verdict.allowed() { r#"{"allowed": true, "# } else { r#"{"allowed": false, "# });
+        self.push_binding(verdict, &mut json);
         json.push_str(r#", "retry_after": "#);
-        match told.retry_after_us() {
+        match verdict.retry_after_us() {
             None => json.push_str("null"),
             Some(wait_us) => push_seconds(&mut json, wait_us),
         }
         json.push_str(r#", "delay": "#);
-        push_seconds(&mut json, told.readings().iter().map(|reading| reading.delay_us).max().unwrap_or(0));
-        push_all(&mut json, [r#", "degraded": ""#, told.degraded, r#"", "limits": ["#]);
-        self.push_limits(told, &mut json);
+        push_seconds(&mut json, verdict.readings().iter().map(|reading| reading.delay_us).max().unwrap_or(0));
+        push_all(&mut json, [r#", "degraded": ""#, verdict.degraded, r#"", "limits": ["#]);
+        self.push_limits(verdict, &mut json);
         json.push_str(r#"], "headers": {"#);
-        self.push_headers(told, &mut json);
+        self.push_headers(verdict, &mut json);
         json.push_str("}}");
         json
     }
 
-    fn push_binding(&self, told: Told<'_>, json: &mut String) {
-        let index = told.answer.binding.map(usize::from);
-        let binding = index.and_then(|index| self.all.get(index).zip(told.readings().get(index)));
+    fn push_binding(&self, verdict: Verdict<'_>, json: &mut String) {
+        let index = verdict.answer.binding.map(usize::from);
+        let binding = index.and_then(|index| self.all.get(index).zip(verdict.readings().get(index)));
         let Some((limit, reading)) = binding else {
             json.push_str(NONE);
             return;
@@ -44,9 +44,9 @@ impl Limits {
         push_numbers(json, limit, reading);
     }
 
-    /// Every limit's own numbers.
-    fn push_limits(&self, told: Told<'_>, json: &mut String) {
-        for (index, (limit, reading)) in self.all.iter().zip(told.readings()).enumerate() {
+    /// The numbers of every limit.
+    fn push_limits(&self, verdict: Verdict<'_>, json: &mut String) {
+        for (index, (limit, reading)) in self.all.iter().zip(verdict.readings()).enumerate() {
             json.push_str(if index > 0 { r#", {"name": "# } else { r#"{"name": "# });
             push_quoted(json, &limit.name);
             json.push_str(r#", "rule": "#);
@@ -63,33 +63,33 @@ impl Limits {
         }
     }
 
-    /// What to send to the client.
-    fn push_headers(&self, told: Told<'_>, json: &mut String) {
+    /// The header fields for the client.
+    fn push_headers(&self, verdict: Verdict<'_>, json: &mut String) {
         let mut separator = "";
         let mut push = |name: &str, value: &str| {
             push_all(json, [separator, "\"", name, "\": "]);
             push_quoted(json, value);
             separator = ", ";
         };
-        if !told.allowed()
-            && let Some(seconds) = told.retry_after_s()
+        if !verdict.allowed()
+            && let Some(seconds) = verdict.retry_after_s()
         {
             push("Retry-After", &seconds.to_string());
         }
         if let Some(policy) = &self.policy {
             push("RateLimit-Policy", policy);
-            let ratelimit = self.ratelimit(told);
+            let ratelimit = self.ratelimit(verdict);
             if !ratelimit.is_empty() {
                 push("RateLimit", &ratelimit);
             }
         }
-        if !told.degraded.is_empty() {
-            push("X-RateLimit-Degraded", told.degraded);
+        if !verdict.degraded.is_empty() {
+            push("X-RateLimit-Degraded", verdict.degraded);
         }
     }
 }
 
-/// What a limit lets pass, what remains, and when all of it does again.
+/// The quota of a limit, what remains of it, and when all of it is available again.
 fn push_numbers(json: &mut String, limit: &NamedLimit, reading: &Reading) {
     json.push_str(r#", "limit": "#);
     push_whole(json, limit.form.quota);

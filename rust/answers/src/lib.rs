@@ -1,4 +1,4 @@
-//! What clients are told of a decision, the same bytes as Python writes: `headgate.http.fields.ratelimit`,
+//! Reports decisions to clients in the same bytes as Python writes: `headgate.http.fields.ratelimit`,
 //! `headgate.http.refusal` and `headgate.service.checks.decision_json`.
 //!
 //! Everything is written from the integers of a table's answer and from texts that are the same in all answers of a
@@ -18,7 +18,7 @@ use crate::ratelimit::Form;
 
 const US: i64 = 1_000_000;
 
-/// A limit as clients are told of it.
+/// A limit as it is reported to clients.
 #[derive(Clone, Debug)]
 pub struct NamedLimit {
     /// The numbers that its header fields are written from.
@@ -29,7 +29,7 @@ pub struct NamedLimit {
     pub rule: Box<str>,
     /// The limit as people write it: `5/minute`.
     pub text: Box<str>,
-    /// What it counts, of money billionths: `requests`, `nano-usd`.
+    /// The unit that it counts, of money billionths: `requests`, `nano-usd`.
     pub unit: Box<str>,
 }
 
@@ -42,16 +42,16 @@ pub struct Limits {
     pub policy: Option<Box<str>>,
 }
 
-/// One decision, as it is told.
+/// One decision, as it is reported.
 #[derive(Clone, Copy, Debug)]
-pub struct Told<'a> {
-    /// What the table has answered.
+pub struct Verdict<'a> {
+    /// The answer of the table.
     pub answer: &'a Answer,
     /// What decided in place of the store: `local`, `open`, `closed`, else empty.
     pub degraded: &'a str,
 }
 
-impl<'a> Told<'a> {
+impl<'a> Verdict<'a> {
     /// The answer of a table.
     pub fn of(answer: &'a Answer) -> Self {
         let degraded = match answer.full {
@@ -67,7 +67,7 @@ impl<'a> Told<'a> {
         self.answer.allowed
     }
 
-    /// Each limit's own numbers.
+    /// The numbers of each limit.
     pub fn readings(&self) -> &'a [Reading] {
         self.answer.readings.all()
     }
@@ -90,13 +90,13 @@ impl<'a> Told<'a> {
         (binding.retry_after_us != NEVER).then_some(binding.retry_after_us)
     }
 
-    /// What Retry-After says on a refusal: at least 1; None where waiting cannot help.
+    /// The value of Retry-After on a refusal, in seconds: at least 1; None where waiting cannot help.
     pub fn retry_after_s(&self) -> Option<i64> {
         self.retry_after_us().map(|wait_us| rounded_up(wait_us, US).max(1))
     }
 }
 
-/// A whole number of units, rounded up; of what is not negative.
+/// A whole number of units, rounded up; the amount is not negative.
 fn rounded_up(amount: i64, unit: i64) -> i64 {
     amount / unit + i64::from(amount % unit > 0)
 }

@@ -3,27 +3,27 @@
 use std::fmt::Write;
 
 use crate::text::push_quoted;
-use crate::{Limits, NamedLimit, Told, rounded_up};
+use crate::{Limits, NamedLimit, Verdict, rounded_up};
 
-/// What a limit without a name of its own is called: this says nothing to a client.
+/// The name of a limit without a name of its own: it means nothing to a client.
 const DEFAULT: &str = "default";
 const MILLISECOND_US: i64 = 1000;
 
 impl Limits {
     /// The problem body of a refusal, on one line of ASCII.
-    pub fn problem(&self, told: Told<'_>) -> String {
-        let with_readings = self.all.iter().zip(told.readings());
+    pub fn problem(&self, verdict: Verdict<'_>) -> String {
+        let with_readings = self.all.iter().zip(verdict.readings());
         let refusing = with_readings.filter(|(limit, reading)| !reading.allowed() && !limit.form.shadow);
         let refusing: Vec<&NamedLimit> = refusing.map(|(limit, _)| limit).collect();
-        let (kind, title, status) = if told.degraded == "closed" {
+        let (kind, title, status) = if verdict.degraded == "closed" {
             let title = "Request cannot be satisfied due to temporary server capacity constraints";
             ("temporary-reduced-capacity", title, 503)
         } else {
             ("quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded", 429)
         };
-        let mut detail = detail_of(&refusing, told);
+        let mut detail = detail_of(&refusing, verdict);
         // Writing to a String cannot fail.
-        let _ = match told.retry_after_s() {
+        let _ = match verdict.retry_after_s() {
             Some(seconds) => write!(detail, "; retry in {seconds} s"),
             None => write!(
                 detail,
@@ -37,7 +37,7 @@ impl Limits {
         );
         body.push_str(r#""detail":"#);
         push_quoted(&mut body, &detail);
-        if let Some(wait_us) = told.retry_after_us() {
+        if let Some(wait_us) = verdict.retry_after_us() {
             let _ = write!(body, r#","retry-after-ms":{}"#, rounded_up(wait_us, MILLISECOND_US));
         }
         body.push_str(r#","violated-policies":["#);
@@ -52,16 +52,16 @@ impl Limits {
     }
 }
 
-fn detail_of(refusing: &[&NamedLimit], told: Told<'_>) -> String {
-    if told.degraded == "closed" {
+fn detail_of(refusing: &[&NamedLimit], verdict: Verdict<'_>) -> String {
+    if verdict.degraded == "closed" {
         return "the rate limiter's store does not answer, or has no room to count this request".to_owned();
     }
-    let words: Vec<String> = refusing.iter().map(|limit| in_words(limit)).collect();
+    let words: Vec<String> = refusing.iter().map(|limit| limit_text(limit)).collect();
     format!("over the limit of {}", words.join(", "))
 }
 
 /// A limit as a client understands it: its name, if it was given one, and how much it lets pass in which time.
-fn in_words(limit: &NamedLimit) -> String {
+fn limit_text(limit: &NamedLimit) -> String {
     let rest = limit.name.strip_prefix(DEFAULT);
     let is_unnamed = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     if is_unnamed { limit.text.to_string() } else { format!("{} ({})", limit.name, limit.text) }

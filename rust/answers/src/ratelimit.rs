@@ -3,12 +3,12 @@
 use headgate_core::algorithms::transition::{NEVER, Reading};
 
 use crate::text::push_whole;
-use crate::{Limits, Told, US};
+use crate::{Limits, US, Verdict};
 
 /// The largest Integer of a structured field (RFC 9651, 3.3.1).
 const LARGEST_INTEGER: i128 = 999_999_999_999_999;
 
-/// What is the same in every answer of a limit; `Form` of the twin.
+/// The fields that are the same in every answer of a limit; `Form` of the twin.
 #[derive(Clone, Debug)]
 pub struct Form {
     /// How its member of RateLimit begins: `"login";r=`.
@@ -26,16 +26,16 @@ pub struct Form {
 }
 
 impl Limits {
-    /// The value of RateLimit; empty where there is nothing to say. Of a refusal only the limits that refuse.
-    pub fn ratelimit(&self, told: Told<'_>) -> String {
+    /// The value of RateLimit; empty where there is nothing to report. A refusal reports only the limits that refuse.
+    pub fn ratelimit(&self, verdict: Verdict<'_>) -> String {
         let mut items = String::with_capacity(64);
-        self.push_ratelimit(told, &mut items);
+        self.push_ratelimit(verdict, &mut items);
         items
     }
 
     /// The same into an empty text.
-    pub fn push_ratelimit(&self, told: Told<'_>, items: &mut String) {
-        push_ratelimit(self.all.iter().map(|limit| &limit.form), told.allowed(), told.readings(), items);
+    pub fn push_ratelimit(&self, verdict: Verdict<'_>, items: &mut String) {
+        push_ratelimit(self.all.iter().map(|limit| &limit.form), verdict.allowed(), verdict.readings(), items);
     }
 }
 
@@ -86,7 +86,8 @@ impl Form {
     }
 }
 
-/// What these units take of a window in which the quota passes, rounded up. Most fit where division is fast.
+/// The share of a window in which these units pass of the quota, rounded up. Most products fit in 64 bits, where
+/// division is fast.
 fn share_us(units: i64, window_us: i64, quota: i64) -> i128 {
     let quota = quota.max(1);
     match units.checked_mul(window_us).and_then(|scaled| scaled.checked_add(quota - 1)) {

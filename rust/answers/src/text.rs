@@ -6,7 +6,7 @@ use crate::US;
 
 /// Seconds of this many microseconds and more have so many digits that the nearest number may be printed otherwise.
 const EXACT_US: i64 = 1_000_000_000_000_000;
-/// Python prints what is less with an exponent.
+/// Python prints smaller numbers with an exponent.
 const LEAST_WITHOUT_EXPONENT_US: i64 = 100;
 
 /// Append a text in quotes, in ASCII.
@@ -49,7 +49,7 @@ pub fn push_whole(to: &mut String, number: i64) {
 /// Append microseconds as seconds, as Python prints the number.
 pub fn push_seconds(to: &mut String, duration_us: i64) {
     if duration_us != 0 && !(LEAST_WITHOUT_EXPONENT_US..EXACT_US).contains(&duration_us) {
-        return push_odd_seconds(to, duration_us);
+        return push_unusual_seconds(to, duration_us);
     }
     let (whole, mut rest) = (duration_us / US, duration_us % US);
     push_whole(to, whole);
@@ -65,9 +65,9 @@ pub fn push_seconds(to: &mut String, duration_us: i64) {
     }
 }
 
-/// `push_seconds` of what has an exponent, many digits or a sign.
+/// `push_seconds` of a number that has an exponent, many digits or a sign.
 #[cold]
-fn push_odd_seconds(to: &mut String, duration_us: i64) {
+fn push_unusual_seconds(to: &mut String, duration_us: i64) {
     let seconds = duration_us as f64 / 1e6;
     // Writing to a String cannot fail.
     let _ = if seconds != 0.0 && seconds.abs() < 1e-4 {
@@ -115,7 +115,7 @@ mod tests {
         for duration_us in edges.into_iter().chain(random) {
             let (mut text, mut float) = (String::new(), String::new());
             push_seconds(&mut text, duration_us);
-            push_odd_seconds(&mut float, duration_us);
+            push_unusual_seconds(&mut float, duration_us);
             assert_eq!(text, float, "{duration_us}");
         }
     }

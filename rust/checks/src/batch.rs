@@ -3,15 +3,15 @@
 use std::mem::take;
 use std::sync::Arc;
 
-use crate::asked::{Asked, Asking, Settled};
-use crate::home::{Home, Told};
+use crate::event_loop::{Delivery, EventLoop};
 use crate::outcome::Outcome;
+use crate::store_check::{BatchResult, PendingRequest, StoreCheck};
 use crate::waiting_checks::WaitingChecks;
 
-/// Checks that were taken together, by number; dropped, what was decided is told.
+/// Checks that are decided together, by number. Dropping the batch sends the outcomes to all that wait for them.
 pub struct Batch<C: Send + Sync + 'static> {
-    askings: Vec<Taken<C>>,
-    /// For each check of which asking it is, and which of its checks.
+    requests: Vec<Taken<C>>,
+    /// For each check the index of its request, and its index among the checks of that request.
     places: Vec<(usize, usize)>,
     outcomes: Vec<Option<Outcome>>,
     queue: Arc<WaitingChecks<C>>,
@@ -20,7 +20,7 @@ pub struct Batch<C: Send + Sync + 'static> {
 /// A request to the door with how many of its checks were taken: the next ones, all of them but for a long list.
 pub struct Taken<C> {
     /// The request.
-    pub asking: Asking<C>,
+    pub request: PendingRequest<C>,
     /// The first of its checks.
     pub first: usize,
     /// How many.
@@ -28,13 +28,13 @@ pub struct Taken<C> {
 }
 
 impl<C: Send + Sync + 'static> Batch<C> {
-    pub(crate) fn new(askings: Vec<Taken<C>>, queue: Arc<WaitingChecks<C>>) -> Self {
-        let count = askings.iter().map(|taken| taken.count).sum();
+    pub(crate) fn new(requests: Vec<Taken<C>>, queue: Arc<WaitingChecks<C>>) -> Self {
+        let count = requests.iter().map(|taken| taken.count).sum();
         let mut places = Vec::with_capacity(count);
-        for (number, taken) in askings.iter().enumerate() {
+        for (number, taken) in requests.iter().enumerate() {
             places.extend((taken.first..taken.first + taken.count).map(|check| (number, check)));
         }
-        Self { askings, places, outcomes: (0..count).map(|_| None).collect(), queue }
+        Self { requests, places, outcomes: (0..count).map(|_| None).collect(), queue }
     }
 
     /// How many checks.
@@ -47,18 +47,18 @@ impl<C: Send + Sync + 'static> Batch<C> {
         self.places.is_empty()
     }
 
-    /// A check; None for a number that is none.
-    pub fn check(&self, number: usize) -> Option<&Asked<C>> {
-        let (asking, check) = *self.places.get(number)?;
-        self.askings.get(asking)?.asking.checks.get(check)
+    /// A check; None for a number out of range.
+    pub fn check(&self, number: usize) -> Option<&StoreCheck<C>> {
+        let (request, check) = *self.places.get(number)?;
+        self.requests.get(request)?.request.checks.get(check)
     }
 
-    /// What came of a check, as far as it is known.
+    /// The outcome of a check; None while it is unknown.
     pub fn outcome(&self, number: usize) -> Option<&Outcome> {
         self.outcomes.get(number)?.as_ref()
     }
 
-    /// Take note of what came of a check.
+    /// Record the outcome of a check.
     pub fn settle(&mut self, number: usize, outcome: Outcome) {
         if let Some(place) = self.outcomes.get_mut(number) {
             *place = Some(outcome);
@@ -67,31 +67,31 @@ impl<C: Send + Sync + 'static> Batch<C> {
 }
 
 impl<C: Send + Sync + 'static> Drop for Batch<C> {
-    /// Tell all that wait; each thread is woken once. A long list of which more is to be decided waits again.
+    /// Send all outcomes; each thread is woken once. A long list with checks left to decide waits again.
     fn drop(&mut self) {
-        let mut by_home: Vec<(Home, Vec<Told>)> = Vec::new();
-        let mut rest = Vec::new();
+        let mut by_event_loop: Vec<(EventLoop, Vec<Delivery>)> = Vec::new();
+        let mut unfinished = Vec::new();
         let mut outcomes = take(&mut self.outcomes).into_iter();
-        for Taken { asking, count, .. } in take(&mut self.askings) {
-            let (home, told) = match asking.settle(outcomes.by_ref().take(count)) {
-                Settled::Rest(asking) => {
-                    rest.push(asking);
+        for Taken { request, count, .. } in take(&mut self.requests) {
+            let (event_loop, delivery) = match request.settle(outcomes.by_ref().take(count)) {
+                BatchResult::Unfinished(request) => {
+                    unfinished.push(request);
                     continue;
                 }
-                Settled::Told(None, told) => {
-                    told.tell();
+                BatchResult::Complete(None, delivery) => {
+                    delivery.send();
                     continue;
                 }
-                Settled::Told(Some(home), told) => (home, told),
+                BatchResult::Complete(Some(event_loop), delivery) => (event_loop, delivery),
             };
-            match by_home.iter_mut().find(|(known, _)| known.is(&home)) {
-                Some((_, all)) => all.push(told),
-                None => by_home.push((home, vec![told])),
+            match by_event_loop.iter_mut().find(|(known, _)| known.is_same(&event_loop)) {
+                Some((_, deliveries)) => deliveries.push(delivery),
+                None => by_event_loop.push((event_loop, vec![delivery])),
             }
         }
-        let mut due = self.queue.finish(rest, !by_home.is_empty());
-        for (home, all) in by_home {
-            home.tell(all, due.take());
+        let mut wake = self.queue.finish(unfinished, !by_event_loop.is_empty());
+        for (event_loop, deliveries) in by_event_loop {
+            event_loop.send(deliveries, wake.take());
         }
     }
 }

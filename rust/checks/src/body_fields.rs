@@ -10,7 +10,7 @@ const MOST_HEADERS: usize = 256;
 const MOST_ENTRIES: usize = 256;
 
 pub type Map<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
-/// Lines of headers, as they came.
+/// Lines of headers, as they were sent.
 pub type Headers<'a> = Vec<Header<'a>>;
 /// Keys and values, in order.
 pub type Entries<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
@@ -24,7 +24,7 @@ pub struct Header<'a> {
     pub is_plain: bool,
 }
 
-/// The entries of a descriptor; a value that is not there is empty.
+/// The entries of a descriptor; a missing value is empty.
 pub fn read_entries<'a>(items: Vec<Value<'a>>) -> Result<Entries<'a>, LeftToPython> {
     if !(1..=MOST_ENTRIES).contains(&items.len()) {
         return Err(LeftToPython);
@@ -75,7 +75,7 @@ pub fn read_headers<'a>(fields: Map<'a>) -> Result<Headers<'a>, LeftToPython> {
     Ok(headers)
 }
 
-/// `headgate.policy.headers.header_name`; what is no ASCII is Python's to write in lower case.
+/// `headgate.policy.headers.header_name`; a name that is not ASCII is left to Python to write in lower case.
 fn header_name(name: Cow<'_, str>) -> Result<Cow<'_, str>, LeftToPython> {
     if !name.is_ascii() {
         return Err(LeftToPython);

@@ -1,4 +1,4 @@
-//! What answers the checks of the front door: the native `headgate.service.checks`.
+//! Answers the checks of the front door: the native twin of `headgate.service.checks`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,23 +9,23 @@ use headgate_policy::compiled::Policy;
 use headgate_policy::costs::Cost;
 use headgate_server::decide::{Answer, Check, Decide, InPieces, Pieces, Question, Reply, at_once};
 
-use crate::bound::OwnLimits;
+use crate::bound::RuleLimits;
 pub use crate::described::Unit;
 use crate::described::{Body, Described, Reader};
 use crate::figures::Tally;
 use crate::forwarded::Forwarded;
 use crate::header_text::Names;
-use crate::judge::{Asking, Judge};
+use crate::judge::{CheckMode, Judge};
 use crate::replies;
 use crate::table::{LeftToPython, Table};
 
-/// So many requests at most are decided in one go.
+/// Requests that are decided in one go, at most.
 pub(crate) const FEW: usize = 32;
 
 /// A list that is longer, in bytes, is not even read in one go with others like it.
 const SHORT: usize = 4096;
 
-/// A policy on a table, asked by gateways and by bodies of JSON.
+/// A policy on a table, which answers gateways and bodies of JSON.
 pub struct Checks<T>(Arc<InForce<T>>);
 
 struct InForce<T> {
@@ -37,10 +37,10 @@ struct InForce<T> {
 impl<T: Table + 'static> Checks<T> {
     /// A policy, the limits of each of its rules, which the table knows, and its units, in its order.
     ///
-    /// What is decided is counted in `tally`.
+    /// All decisions are counted in `tally`.
     pub fn new(
         policy: Policy,
-        rules: Vec<OwnLimits<Arc<Registered>>>,
+        rules: Vec<RuleLimits<Arc<Registered>>>,
         units: Vec<Unit>,
         table: T,
         tally: &Tally,
@@ -80,30 +80,31 @@ impl<T: Table> InForce<T> {
     }
 
     fn forwarded(&self, check: &Check<'_>, ruleset: &str, rest: &str, bare: bool) -> Result<Reply, LeftToPython> {
-        let began = Instant::now();
+        let start = Instant::now();
         let ruleset = self.judge.resolver().ruleset(ruleset).ok_or(LeftToPython)?;
         let subject = Forwarded::new(check, rest, &self.names)?;
-        self.judge.prepare(&subject, Cost::ONE, ruleset, Asking::Alone, |prepared| {
-            Ok(self.judge.decide(&prepared, began, |told, decision| replies::forwarded(told, decision, bare))?)
+        self.judge.prepare(&subject, Cost::ONE, ruleset, CheckMode::Single, |prepared| {
+            Ok(self.judge.decide(&prepared, start, |reported, verdict| replies::forwarded(reported, verdict, bare))?)
         })
     }
 
     fn described(&self, one: &Described<'_>) -> Result<Reply, LeftToPython> {
-        let began = Instant::now();
+        let start = Instant::now();
         let ruleset = one.ruleset(self.judge.resolver())?;
-        self.judge.prepare(one, one.cost(), ruleset, Asking::Alone, |prepared| {
-            Ok(replies::one(self.judge.decide(&prepared, began, replies::decision_json)?))
+        self.judge.prepare(one, one.cost(), ruleset, CheckMode::Single, |prepared| {
+            Ok(replies::one(self.judge.decide(&prepared, start, replies::decision_json)?))
         })
     }
 
-    /// Nothing is charged before it is known that all of them are answered here.
+    /// Nothing is charged before all requests are known to be answerable here.
     async fn several(&self, several: Vec<Described<'_>>) -> Result<Reply, LeftToPython> {
         let mut pieces = Pieces::begin();
         let mut all = Vec::with_capacity(several.len());
         for one in several {
             let ruleset = one.ruleset(self.judge.resolver())?;
-            let kept = self.judge.prepare(&one, one.cost(), ruleset, Asking::Among, |prepared| Ok(prepared.kept()));
-            all.push(kept?);
+            let owned =
+                self.judge.prepare(&one, one.cost(), ruleset, CheckMode::InList, |prepared| Ok(prepared.into_owned()));
+            all.push(owned?);
             pieces.next().await;
         }
         let mut decisions: Vec<Option<String>> = Vec::with_capacity(all.len());

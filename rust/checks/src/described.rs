@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::body_fields::{Entries, Headers, Map, bounded, read_entries, read_headers};
 use crate::forwarded::upper;
-use crate::header_text::{Lines, Remembered};
+use crate::header_text::{LineCache, Lines};
 use crate::json::Value;
 use crate::table::LeftToPython;
 
@@ -31,7 +31,7 @@ pub struct Unit {
     pub is_money: bool,
 }
 
-/// What bodies are read for: the policy's units, and how many headers it reads.
+/// Reads bodies for a policy: the units that it counts, and the number of headers that it reads.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     pub units: &'a [Unit],
@@ -55,16 +55,16 @@ pub struct Described<'a> {
     headers: Headers<'a>,
     /// Those of a descriptor; it has nothing else.
     entries: Entries<'a>,
-    lines: Remembered<'a>,
+    lines: LineCache<'a>,
     times: i64,
-    told: SmallVec<[(usize, i64); 2]>,
+    amounts: SmallVec<[(usize, i64); 2]>,
     ruleset: Cow<'a, str>,
 }
 
 impl Described<'_> {
     /// Its cost.
     pub fn cost(&self) -> Cost<'_> {
-        Cost { times: self.times, told: &self.told }
+        Cost { times: self.times, amounts: &self.amounts }
     }
 
     /// Which ruleset of a policy it is checked by.
@@ -104,7 +104,7 @@ impl Reader<'_> {
         for (name, value) in fields {
             match (&*name, value) {
                 ("request", Value::Map(request)) => described = Some(self.request(request)?),
-                ("cost", given) => cost = Some(given),
+                ("cost", value) => cost = Some(value),
                 ("ruleset", Value::Text(name)) => ruleset = bounded(name)?,
                 _ => return Err(LeftToPython),
             }
@@ -129,7 +129,7 @@ impl Reader<'_> {
             if name == REQUESTS {
                 described.times = amount;
             } else {
-                described.told.push((place, amount));
+                described.amounts.push((place, amount));
             }
         }
         Ok(())
@@ -156,7 +156,7 @@ impl Reader<'_> {
         Ok(described)
     }
 
-    /// What has entries, and nothing else.
+    /// A descriptor: a request that has entries and no other field.
     fn descriptor<'a>(self, mut fields: Map<'a>) -> Result<Described<'a>, LeftToPython> {
         let (Some((_, Value::List(items))), true) = (fields.pop(), fields.is_empty()) else {
             return Err(LeftToPython);
@@ -175,9 +175,9 @@ impl Reader<'_> {
             client_ip: "".into(),
             headers: Vec::new(),
             entries: Vec::new(),
-            lines: Remembered::new(self.headers),
+            lines: LineCache::new(self.headers),
             times: 1,
-            told: SmallVec::new(),
+            amounts: SmallVec::new(),
             ruleset: ALL_RULES.into(),
         }
     }
@@ -186,14 +186,15 @@ impl Reader<'_> {
 impl<'a> Described<'a> {
     /// The lines of a header, and all of them as one list, as `headgate.policy.request.joined` gives it.
     fn lines_of(&self, name: &str) -> Lines<'a> {
-        let own = || self.headers.iter().filter(|header| header.name == name);
-        let mut lines = own().map(|header| header.line.clone());
+        let matching = || self.headers.iter().filter(|header| header.name == name);
+        let mut lines = matching().map(|header| header.line.clone());
         let Some(first) = lines.next() else {
             return Lines::None;
         };
         match Lines::from_lines(first, lines) {
-            Lines::Several { each, .. } if own().any(|header| header.is_plain) => {
-                let plain: Vec<&str> = own().filter(|header| header.is_plain).map(|header| &*header.line).collect();
+            Lines::Several { each, .. } if matching().any(|header| header.is_plain) => {
+                let plain: Vec<&str> =
+                    matching().filter(|header| header.is_plain).map(|header| &*header.line).collect();
                 Lines::Several { joined: plain.join(", "), each }
             }
             lines => lines,
@@ -240,6 +241,6 @@ impl Subject for Described<'_> {
     }
 
     fn attribute(&self, _: &str) -> Result<&str, LeftToPython> {
-        Ok("") // what a request tells of itself are its headers
+        Ok("") // a described request has headers, but no attributes
     }
 }

@@ -1,4 +1,4 @@
-//! What decisions are counted as: the figures of `headgate.observe.prometheus`, read when they are shown.
+//! Counts decisions: the figures of `headgate.observe.prometheus`, read when they are shown.
 //!
 //! Each thread counts in a stripe of its own, so that no two write to the same memory, and none takes a lock.
 
@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-/// What a decision may be for a rule.
+/// The results that a decision may have for a rule.
 pub const RESULTS: [&str; 5] = ["allowed", "refused", "blocked", "shadow_allowed", "shadow_refused"];
 
-/// The rule of decisions that no rule was for.
+/// The name that stands for decisions to which no rule applied.
 pub const NO_RULE: &str = "none";
 
-/// What may decide where the store does not.
+/// The substitutes that may decide where the store does not.
 pub const DEGRADED: [&str; 3] = ["local", "open", "closed"];
 
 /// The upper ends of the first buckets of seconds, in nanoseconds; the last bucket has no end.
@@ -26,14 +26,14 @@ pub const BUCKETS_NS: [u64; 14] = [
 
 const BUCKETS: usize = BUCKETS_NS.len() + 1;
 const MOST_STRIPES: usize = 16;
-/// Counters at the start of a stripe: buckets, their nanoseconds, and what decided instead.
+/// Counters at the start of a stripe: buckets, their nanoseconds, and the substitutes that decided.
 const SECONDS_AT: usize = BUCKETS;
 const DEGRADED_AT: usize = SECONDS_AT + 1;
 const RULES_AT: usize = DEGRADED_AT + DEGRADED.len();
 /// Counters that lie unused at both ends of a stripe, so that no neighbour shares its cache lines.
 const MARGIN: usize = 16;
 
-/// What a decision was for a rule, by its place in `RESULTS`.
+/// The result of a decision for a rule, by its place in `RESULTS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It passed.
@@ -51,9 +51,9 @@ pub enum Outcome {
 /// All figures at a moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// How many decisions had a result for a rule; only those that there were.
+    /// How many decisions had a result for a rule; results that never occurred are left out.
     pub decisions: BTreeMap<(Box<str>, &'static str), u64>,
-    /// How many decisions the store could not make, by what made them instead; in the order of `DEGRADED`.
+    /// How many decisions a substitute for the store made, in the order of `DEGRADED`.
     pub degraded: [u64; DEGRADED.len()],
     /// How many decisions took so long: each bucket for itself, the last one without an end.
     pub buckets: [u64; BUCKETS],
@@ -87,7 +87,7 @@ impl Figures {
 /// The figures of one policy, counted on many threads.
 #[derive(Debug)]
 pub struct Counters {
-    /// The names of the rules; last the one of decisions that no rule was for.
+    /// The names of the rules; the last one stands for decisions to which no rule applied.
     rules: Box<[Box<str>]>,
     stripes: Box<[Box<[AtomicU64]>]>,
 }
@@ -101,31 +101,31 @@ impl Counters {
         Self { rules, stripes: (0..stripes).map(stripe).collect() }
     }
 
-    /// What the calling thread counts in.
-    pub fn own(&self) -> Own<'_> {
-        Own { stripe: &self.stripes[thread_number() % self.stripes.len()], no_rule: self.rules.len() - 1 }
+    /// The stripe of the calling thread.
+    pub fn stripe(&self) -> Stripe<'_> {
+        Stripe { counters: &self.stripes[thread_number() % self.stripes.len()], no_rule: self.rules.len() - 1 }
     }
 }
 
 /// The stripe of one thread.
 #[derive(Clone, Copy)]
-pub struct Own<'a> {
-    stripe: &'a [AtomicU64],
+pub struct Stripe<'a> {
+    counters: &'a [AtomicU64],
     no_rule: usize,
 }
 
-impl Own<'_> {
-    /// Count what a decision was for a rule, by its place in the policy.
+impl Stripe<'_> {
+    /// Count the outcome of a decision for a rule, by its place in the policy.
     pub fn count(&self, rule: usize, outcome: Outcome) {
         self.add(RULES_AT + rule * RESULTS.len() + outcome as usize, 1);
     }
 
-    /// Count a decision that no rule was for, or none with a limit.
+    /// Count a decision to which no rule applied, or none with a limit.
     pub fn count_without_rule(&self, allowed: bool) {
         self.count(self.no_rule, if allowed { Outcome::Allowed } else { Outcome::Refused });
     }
 
-    /// Count what decided in place of the store, if something did.
+    /// Count the substitute that decided in place of the store, if one did.
     pub fn count_degraded(&self, degraded: &str) {
         if let Some(place) = DEGRADED.into_iter().position(|one| one == degraded) {
             self.add(DEGRADED_AT + place, 1);
@@ -140,16 +140,16 @@ impl Own<'_> {
     }
 
     fn add(&self, place: usize, count: u64) {
-        self.stripe[MARGIN + place].fetch_add(count, Relaxed);
+        self.counters[MARGIN + place].fetch_add(count, Relaxed);
     }
 }
 
 /// The figures of a service over all policies that were in force: they never fall when a policy is replaced.
 #[derive(Debug, Default)]
-pub struct Tally(Mutex<Counted>);
+pub struct Tally(Mutex<PolicyCounters>);
 
 #[derive(Debug, Default)]
-struct Counted {
+struct PolicyCounters {
     in_use: Vec<Arc<Counters>>,
     /// Of policies that are no longer in force.
     past: Figures,
@@ -164,30 +164,30 @@ impl Tally {
     /// Counters for another policy, whose rules have these names.
     pub fn counters(&self, rules: impl Iterator<Item = Box<str>>) -> Arc<Counters> {
         let counters = Arc::new(Counters::new(rules));
-        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counted.forget_unused();
-        counted.in_use.push(Arc::clone(&counters));
+        let mut policies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        policies.forget_unused();
+        policies.in_use.push(Arc::clone(&counters));
         counters
     }
 
     /// All that was counted until now.
     pub fn figures(&self) -> Figures {
-        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counted.forget_unused();
-        let mut figures = counted.past.clone();
-        for counters in &counted.in_use {
+        let mut policies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        policies.forget_unused();
+        let mut figures = policies.past.clone();
+        for counters in &policies.in_use {
             figures.add(counters);
         }
         figures
     }
 }
 
-impl Counted {
+impl PolicyCounters {
     fn forget_unused(&mut self) {
         let past = &mut self.past;
         self.in_use.retain_mut(|counters| match Arc::get_mut(counters) {
             None => true,
-            // No other thread has it, or will: what all have counted is there.
+            // No other thread has it, or will have it: all of their counts are in it.
             Some(counters) => {
                 past.add(counters);
                 false
@@ -200,9 +200,9 @@ impl Counted {
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static OWN: Cell<Option<usize>> = const { Cell::new(None) };
+        static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
     }
-    OWN.with(|own| {
+    NUMBER.with(|own| {
         own.get().unwrap_or_else(|| {
             let number = NEXT.fetch_add(1, Relaxed);
             own.set(Some(number));

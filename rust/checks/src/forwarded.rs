@@ -1,4 +1,4 @@
-//! The request that a gateway asks about, as its headers describe it: `headgate.service.checks.forwarded`.
+//! The original request of a gateway, as the gateway's headers describe it: `headgate.service.checks.forwarded`.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -10,7 +10,7 @@ use http::header::HOST;
 use http::{HeaderMap, HeaderName};
 use smallvec::SmallVec;
 
-use crate::header_text::{Lines, Names, Remembered, text_of};
+use crate::header_text::{LineCache, Lines, Names, text_of};
 use crate::table::LeftToPython;
 
 const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
@@ -19,8 +19,9 @@ const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// What a gateway's own headers may be called.
-static OWN: [HeaderName; 6] = [FORWARDED_METHOD, ORIGINAL_METHOD, FORWARDED_URI, ORIGINAL_URI, FORWARDED_HOST, HOST];
+/// The names that a gateway's own headers may have.
+static GATEWAY_HEADERS: [HeaderName; 6] =
+    [FORWARDED_METHOD, ORIGINAL_METHOD, FORWARDED_URI, ORIGINAL_URI, FORWARDED_HOST, HOST];
 
 /// The original request.
 pub struct Forwarded<'a> {
@@ -29,10 +30,10 @@ pub struct Forwarded<'a> {
     client_ip: &'a str,
     headers: &'a HeaderMap,
     names: &'a Names,
-    /// None where the gateway names none: then it is its own.
+    /// None where the gateway names no host: then the gateway's own Host header applies.
     host: Option<Cow<'a, str>>,
-    own_host: OnceCell<Cow<'a, str>>,
-    lines: Remembered<'a>,
+    gateway_host: OnceCell<Cow<'a, str>>,
+    lines: LineCache<'a>,
 }
 
 impl<'a> Forwarded<'a> {
@@ -41,14 +42,14 @@ impl<'a> Forwarded<'a> {
     /// Left to Python where a header of the gateway was sent several times with different values, which is refused.
     pub fn new(check: &Check<'a>, rest: &'a str, names: &'a Names) -> Result<Self, LeftToPython> {
         let headers = check.headers;
-        names.check_spellings(headers, &OWN)?;
-        // To compare the names that are there takes less than to hash each of these, of which most are not.
-        let there = OWN.iter().filter(|own| headers.keys().any(|name| name == *own)).collect();
-        let method = match said(headers, &there, &[FORWARDED_METHOD, ORIGINAL_METHOD])? {
+        names.check_spellings(headers, &GATEWAY_HEADERS)?;
+        // Comparing the names that are present takes less time than hashing each of these, most of which are absent.
+        let present = GATEWAY_HEADERS.iter().filter(|wanted| headers.keys().any(|name| name == *wanted)).collect();
+        let method = match gateway_value(headers, &present, &[FORWARDED_METHOD, ORIGINAL_METHOD])? {
             Some(method) => method,
             None => Cow::Borrowed(check.method.as_str()),
         };
-        let path = match said(headers, &there, &[FORWARDED_URI, ORIGINAL_URI])? {
+        let path = match gateway_value(headers, &present, &[FORWARDED_URI, ORIGINAL_URI])? {
             // Each character was one byte.
             Some(path) => match path.is_ascii() {
                 true => path,
@@ -63,36 +64,40 @@ impl<'a> Forwarded<'a> {
             client_ip: check.peer,
             headers,
             names,
-            host: said(headers, &there, &[FORWARDED_HOST])?,
-            own_host: OnceCell::new(),
-            lines: Remembered::new(names.len()),
+            host: gateway_value(headers, &present, &[FORWARDED_HOST])?,
+            gateway_host: OnceCell::new(),
+            lines: LineCache::new(names.len()),
         })
     }
 }
 
-/// Those of the gateway's own headers that are there.
-type There = SmallVec<[&'static HeaderName; 4]>;
+/// The gateway's own headers that are present.
+type PresentNames = SmallVec<[&'static HeaderName; 4]>;
 
-/// What the gateway says in the first of these headers that is not empty; each line that says something says the same.
-fn said<'a>(headers: &'a HeaderMap, there: &There, names: &[HeaderName]) -> Result<Option<Cow<'a, str>>, LeftToPython> {
-    for name in names.iter().filter(|name| there.contains(name)) {
-        let mut said: Option<Cow<'a, str>> = None;
+/// The value of the first of these headers that is not empty; all of its non-empty lines must be equal.
+fn gateway_value<'a>(
+    headers: &'a HeaderMap,
+    present: &PresentNames,
+    names: &[HeaderName],
+) -> Result<Option<Cow<'a, str>>, LeftToPython> {
+    for name in names.iter().filter(|name| present.contains(name)) {
+        let mut found: Option<Cow<'a, str>> = None;
         for line in headers.get_all(name).iter().map(text_of).map(without_blanks) {
-            match &said {
+            match &found {
                 _ if line.is_empty() => {}
                 Some(other) if *other != line => return Err(LeftToPython),
                 Some(_) => {}
-                None => said = Some(line),
+                None => found = Some(line),
             }
         }
-        if said.is_some() {
-            return Ok(said);
+        if found.is_some() {
+            return Ok(found);
         }
     }
     Ok(None)
 }
 
-/// Only blanks are no part of what is said.
+/// The line without leading and trailing blanks, which are no part of the value.
 fn without_blanks(line: Cow<'_, str>) -> Cow<'_, str> {
     let blanks = [' ', '\t'];
     match line {
@@ -101,7 +106,7 @@ fn without_blanks(line: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// A method in upper case; what has no ASCII case is Python's.
+/// A method in upper case; a method that is not ASCII is left to Python.
 pub fn upper(method: Cow<'_, str>) -> Result<Cow<'_, str>, LeftToPython> {
     if !method.is_ascii() {
         return Err(LeftToPython);
@@ -138,7 +143,7 @@ impl Subject for Forwarded<'_> {
 
     fn host(&self) -> Result<&str, LeftToPython> {
         Ok(self.host.as_ref().unwrap_or_else(|| {
-            self.own_host.get_or_init(|| match Lines::of(&HOST, self.headers) {
+            self.gateway_host.get_or_init(|| match Lines::of(&HOST, self.headers) {
                 Lines::None => Cow::Borrowed(""),
                 Lines::One(text) => text,
                 Lines::Several { joined, .. } => Cow::Owned(joined),
@@ -159,6 +164,6 @@ impl Subject for Forwarded<'_> {
     }
 
     fn attribute(&self, _: &str) -> Result<&str, LeftToPython> {
-        Ok("") // what a request tells of itself are its headers
+        Ok("") // a forwarded request has headers, but no attributes
     }
 }

@@ -33,7 +33,7 @@ impl Names {
         self.names[number].as_ref().map_or(Lines::None, |name| Lines::of(name, headers))
     }
 
-    /// Python has to answer where a name that matters is written with `_`: in which order its lines came is not known.
+    /// Python has to answer where a name that matters is written with `_`: the order of its lines is unknown.
     pub fn check_spellings(&self, headers: &HeaderMap, others: &[HeaderName]) -> Result<(), LeftToPython> {
         for name in headers.keys().map(HeaderName::as_str) {
             if name.contains('_') {
@@ -96,9 +96,9 @@ impl<'a> Lines<'a> {
 }
 
 /// Lines of headers by number, each read once.
-pub struct Remembered<'a>(SmallVec<[OnceCell<Lines<'a>>; 4]>);
+pub struct LineCache<'a>(SmallVec<[OnceCell<Lines<'a>>; 4]>);
 
-impl<'a> Remembered<'a> {
+impl<'a> LineCache<'a> {
     pub fn new(count: usize) -> Self {
         Self((0..count).map(|_| OnceCell::new()).collect())
     }

@@ -1,4 +1,4 @@
-//! JSON of a bounded shape: what the body of a check may be made of, read as Python's `json` reads it.
+//! JSON of a bounded shape: the values that the body of a check may contain, read as Python's `json` reads them.
 //!
 //! Anything else is no value here, and left to Python: numbers with a fraction, null, names that are given twice, text
 //! with lone surrogates, what is nested deeper or longer than any body that is answered.

@@ -1,11 +1,11 @@
-//! Decides requests for a policy on a table, and counts what was decided.
+//! Decides requests for a policy on a table, and counts the decisions.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Instant;
 
-use headgate_answers::Told;
+use headgate_answers::Verdict;
 use headgate_core::hash::KeyHash;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check, Readings};
@@ -16,91 +16,91 @@ use headgate_policy::selection::Resolved;
 use headgate_policy::subject::Subject;
 use smallvec::SmallVec;
 
-use crate::bound::{AskedLimit, Binder, BoundLimits, OwnLimits, ToldLimits};
+use crate::bound::{Binder, BoundLimits, CheckedLimit, ReportedLimits, RuleLimits};
 use crate::figures::Counters;
 use crate::table::{Failed, LeftToPython, Table};
 
-/// How long Python answers all checks once the table could not decide one: it may be held up by another process.
+/// How long Python answers all checks once the table could not decide one: another process may be holding it.
 const RESPITE_US: i64 = 1_000_000;
 
-/// Limits that a table is asked for together.
-type OnTable = BoundLimits<Box<[AskedLimit<Arc<Registered>>]>>;
+/// Limits that one query to a table checks together.
+type TableLimits = BoundLimits<Box<[CheckedLimit<Arc<Registered>>]>>;
 
 /// A policy on a table.
 pub struct Judge<T> {
-    resolver: Resolver<Arc<OnTable>>,
-    rules: Vec<OwnLimits<Arc<Registered>>>,
+    resolver: Resolver<Arc<TableLimits>>,
+    rules: Vec<RuleLimits<Arc<Registered>>>,
     table: T,
     counters: Arc<Counters>,
-    /// What is told where no rule applies.
-    free: ToldLimits,
-    /// Until then Python answers; 0 where it need not.
-    rests_until_us: AtomicI64,
+    /// The limits that are reported where no rule applies: none.
+    free: ReportedLimits,
+    /// The moment until which Python answers; 0 where it need not.
+    resting_until_us: AtomicI64,
 }
 
-/// What is asked of the table for a request; nothing of it depends on the request any more.
+/// The query to the table for a request; it borrows nothing from the request.
 pub enum Prepared<B> {
     /// No rule applies.
     Free,
     /// For each rule whether it refuses, as the request lacks an identity.
     Refused(B, Vec<bool>),
     /// A key and a cost for each group.
-    Asked(B, SmallVec<[(KeyHash, i64); 4]>),
+    Query(B, SmallVec<[(KeyHash, i64); 4]>),
 }
 
-impl Prepared<&Arc<OnTable>> {
-    /// The same, for longer.
-    pub fn kept(self) -> Prepared<Arc<OnTable>> {
+impl Prepared<&Arc<TableLimits>> {
+    /// The same, which owns its limits.
+    pub fn into_owned(self) -> Prepared<Arc<TableLimits>> {
         match self {
             Self::Free => Prepared::Free,
             Self::Refused(bound, refused) => Prepared::Refused(Arc::clone(bound), refused),
-            Self::Asked(bound, groups) => Prepared::Asked(Arc::clone(bound), groups),
+            Self::Query(bound, groups) => Prepared::Query(Arc::clone(bound), groups),
         }
     }
 }
 
-/// How a request is asked about.
+/// How a request is submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asking {
-    /// By itself: Python lets it wait where a rule says so.
-    Alone,
-    /// Among others, which do not wait.
-    Among,
+pub enum CheckMode {
+    /// By itself: Python delays it where a rule says so.
+    Single,
+    /// In a list with others, which are never delayed.
+    InList,
 }
 
 impl<T: Table> Judge<T> {
-    pub fn new(policy: Policy, rules: Vec<OwnLimits<Arc<Registered>>>, table: T, counters: Arc<Counters>) -> Self {
-        let (free, rests_until_us) = (ToldLimits::none(), AtomicI64::new(0));
-        Self { resolver: Resolver::new(policy), rules, table, counters, free, rests_until_us }
+    pub fn new(policy: Policy, rules: Vec<RuleLimits<Arc<Registered>>>, table: T, counters: Arc<Counters>) -> Self {
+        let (free, resting_until_us) = (ReportedLimits::none(), AtomicI64::new(0));
+        Self { resolver: Resolver::new(policy), rules, table, counters, free, resting_until_us }
     }
 
-    pub fn resolver(&self) -> &Resolver<Arc<OnTable>> {
+    pub fn resolver(&self) -> &Resolver<Arc<TableLimits>> {
         &self.resolver
     }
 
-    /// What `then` makes of what is to be asked of the table.
+    /// Call `then` with the query for a subject, and give what it returns.
     pub fn prepare<S: Subject<Error = LeftToPython>, R>(
         &self,
         subject: &S,
         cost: Cost<'_>,
         ruleset: usize,
-        asking: Asking,
-        then: impl FnOnce(Prepared<&Arc<OnTable>>) -> Result<R, LeftToPython>,
+        mode: CheckMode,
+        then: impl FnOnce(Prepared<&Arc<TableLimits>>) -> Result<R, LeftToPython>,
     ) -> Result<R, LeftToPython> {
         let binder = Binder { policy: self.resolver.policy(), rules: &self.rules, store: &self.table };
-        self.resolver.resolve(subject, ruleset, &binder, |resolved| then(self.prepared(resolved, cost, asking)?))
+        self.resolver.resolve(subject, ruleset, &binder, |resolved| then(self.prepared(resolved, cost, mode)?))
     }
 
     fn prepared<'a>(
         &self,
-        resolved: &'a Resolved<'_, Arc<OnTable>>,
+        resolved: &'a Resolved<'_, Arc<TableLimits>>,
         cost: Cost<'_>,
-        asking: Asking,
-    ) -> Result<Prepared<&'a Arc<OnTable>>, LeftToPython> {
-        let Some(bound) = &resolved.asked.limits else {
+        mode: CheckMode,
+    ) -> Result<Prepared<&'a Arc<TableLimits>>, LeftToPython> {
+        let Some(bound) = &resolved.query.limits else {
             return Ok(Prepared::Free);
         };
-        if bound.waits && asking == Asking::Alone {
+        if bound.waits && mode == CheckMode::Single {
             return Err(LeftToPython);
         }
         if let Some(refused) = resolved.refused() {
@@ -109,70 +109,70 @@ impl<T: Table> Judge<T> {
         if bound.in_flight {
             return Err(LeftToPython);
         }
-        if self.rests()? {
+        if self.is_resting()? {
             return Err(LeftToPython);
         }
         let mut keys = SmallVec::new();
         resolved.hash_keys(self.table.seed(), &mut keys)?;
-        let groups = resolved.asked.groups.iter();
-        Ok(Prepared::Asked(bound, groups.map(|group| (keys[group.key], cost.of(group))).collect()))
+        let groups = resolved.query.groups.iter();
+        Ok(Prepared::Query(bound, groups.map(|group| (keys[group.key], cost.of(group))).collect()))
     }
 
-    /// Decide a request and count it, and give what `write` makes of the decision.
-    pub fn decide<B: Borrow<Arc<OnTable>>, R>(
+    /// Decide a request, count the decision, and give what `write` returns for it.
+    pub fn decide<B: Borrow<Arc<TableLimits>>, R>(
         &self,
         prepared: &Prepared<B>,
-        began: Instant,
-        write: impl FnOnce(&ToldLimits, Told<'_>) -> R,
+        start: Instant,
+        write: impl FnOnce(&ReportedLimits, Verdict<'_>) -> R,
     ) -> Result<R, Failed> {
-        let (told, answer) = match prepared {
+        let (reported, answer) = match prepared {
             Prepared::Free => {
                 let readings = Readings::Many([].into());
                 (&self.free, Answer { allowed: true, full: None, binding: None, readings })
             }
             Prepared::Refused(bound, refused) => {
-                let told = bound.borrow().refusal();
-                (told, told.refuse(refused))
+                let reported = bound.borrow().refusal();
+                (reported, reported.refuse(refused))
             }
-            Prepared::Asked(bound, groups) => {
+            Prepared::Query(bound, groups) => {
                 let bound = bound.borrow();
-                (&bound.told, self.ask(bound, groups)?)
+                (&bound.reported, self.query_table(bound, groups)?)
             }
         };
-        let own = self.counters.own();
-        own.count_time(began.elapsed());
-        let (decided, degraded) = (Told::of(&answer), Told::of(&answer).degraded);
-        own.count_degraded(degraded);
-        told.count(&answer, own);
-        Ok(write(told, decided))
+        let stripe = self.counters.stripe();
+        stripe.count_time(start.elapsed());
+        let (verdict, degraded) = (Verdict::of(&answer), Verdict::of(&answer).degraded);
+        stripe.count_degraded(degraded);
+        reported.count(&answer, stripe);
+        Ok(write(reported, verdict))
     }
 
-    fn ask(&self, bound: &OnTable, groups: &[(KeyHash, i64)]) -> Result<Answer, Failed> {
+    fn query_table(&self, bound: &TableLimits, groups: &[(KeyHash, i64)]) -> Result<Answer, Failed> {
         let now_us = self.table.now_us()?;
         let checks: SmallVec<[Check<'_>; 4]> = bound
-            .asked
+            .query
             .iter()
-            .map(|one| {
-                let (key, cost) = groups[one.group];
-                Check { limit: &one.limit, key, cost, shadow: one.shadow }
+            .map(|checked| {
+                let (key, cost) = groups[checked.group];
+                Check { limit: &checked.limit, key, cost, shadow: checked.shadow }
             })
             .collect();
         let answer = self.table.decide(&checks, now_us);
         if answer.is_err() {
-            self.rests_until_us.store(now_us.saturating_add(RESPITE_US), Relaxed);
+            self.resting_until_us.store(now_us.saturating_add(RESPITE_US), Relaxed);
         }
         answer
     }
 
-    fn rests(&self) -> Result<bool, Failed> {
-        let until_us = self.rests_until_us.load(Relaxed);
+    fn is_resting(&self) -> Result<bool, Failed> {
+        let until_us = self.resting_until_us.load(Relaxed);
         if until_us == 0 {
             return Ok(false);
         }
-        let rests = self.table.now_us()? < until_us;
-        if !rests {
-            self.rests_until_us.store(0, Relaxed);
+        let is_resting = self.table.now_us()? < until_us;
+        if !is_resting {
+            self.resting_until_us.store(0, Relaxed);
         }
-        Ok(rests)
+        Ok(is_resting)
     }
 }

@@ -1,12 +1,12 @@
-//! What answers the checks of the front door for a policy on a store that answers later, such as a Redis.
+//! Answers the checks of the front door for a policy on a store that answers later, such as a Redis.
 //!
-//! What is asked is prepared here, in full, before any of it is: `Queue` has it from then on.
+//! All queries of a request are prepared here before any of them is submitted to the `Queue`.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use headgate_answers::Told;
+use headgate_answers::Verdict;
 use headgate_core::table::answer::{Answer, Readings};
 use headgate_policy::compiled::Policy;
 use headgate_policy::costs::Cost;
@@ -16,21 +16,21 @@ use headgate_server::decide::{self, Check, Decide, InPieces, Later, Pieces, Ques
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::bound::{AskedLimit, Binder, BoundLimits, OwnLimits, Store, ToldLimits};
+use crate::bound::{Binder, BoundLimits, CheckedLimit, ReportedLimits, RuleLimits, Store};
 use crate::checks::{FEW, Unit, is_long_list};
 use crate::described::{Body, Described, Reader};
 use crate::figures::{Counters, Tally};
 use crate::forwarded::Forwarded;
 use crate::header_text::Names;
-use crate::judge::Asking;
+use crate::judge::CheckMode;
 use crate::late_prepared::{Prepared, prepared};
 use crate::queue::{Outcome, Queue};
 use crate::replies;
 use crate::table::LeftToPython;
 
-/// What the owner of a store makes of limits that are asked together.
+/// The owner of a store, which represents limits that are checked together.
 pub trait Owner: Send + Sync {
-    /// What it knows of them.
+    /// Its representation of them.
     type Choice: Send + Sync + 'static;
 
     /// Limits of these rules, by their places in the policy, for a tier.
@@ -38,44 +38,44 @@ pub trait Owner: Send + Sync {
 }
 
 /// A store of an owner.
-struct Owned<O>(O);
+struct OwnerStore<O>(O);
 
-impl<O: Owner> Store for Owned<O> {
+impl<O: Owner> Store for OwnerStore<O> {
     type Limit = ();
-    type Asked = O::Choice;
+    type Query = O::Choice;
 
-    fn asked(&self, rules: &[usize], tier: &str, _: Vec<AskedLimit<()>>) -> Result<O::Choice, LeftToPython> {
+    fn query(&self, rules: &[usize], tier: &str, _: Vec<CheckedLimit<()>>) -> Result<O::Choice, LeftToPython> {
         Ok(self.0.choice(rules, tier))
     }
 }
 
-/// A policy on a store that answers later, asked by gateways and by bodies of JSON.
+/// A policy on a store that answers later, which answers gateways and bodies of JSON.
 pub struct LateChecks<O: Owner>(Arc<InForce<O>>);
 
 struct InForce<O: Owner> {
     resolver: Resolver<Arc<BoundLimits<O::Choice>>>,
-    rules: Vec<OwnLimits<()>>,
-    store: Owned<O>,
+    rules: Vec<RuleLimits<()>>,
+    store: OwnerStore<O>,
     queue: Arc<Queue<O::Choice>>,
     counters: Arc<Counters>,
     names: Names,
     units: Vec<Unit>,
 }
 
-/// A check whose answer is known, or will be.
-enum Begun<C> {
-    Known(String),
-    /// Its limits; the answer is the next one that comes.
-    Asked(Arc<BoundLimits<C>>),
+/// A check of a list, whose answer is known or will be.
+enum ListedCheck<C> {
+    Written(String),
+    /// Submitted to the store, with its limits; its answer is the next one to arrive.
+    Submitted(Arc<BoundLimits<C>>),
 }
 
 impl<O: Owner + 'static> LateChecks<O> {
     /// A policy, the limits of each of its rules, and its units, in its order.
     ///
-    /// What is decided is counted in `tally`.
+    /// All decisions are counted in `tally`.
     pub fn new(
         policy: Policy,
-        rules: Vec<OwnLimits<()>>,
+        rules: Vec<RuleLimits<()>>,
         units: Vec<Unit>,
         owner: O,
         queue: Arc<Queue<O::Choice>>,
@@ -83,16 +83,18 @@ impl<O: Owner + 'static> LateChecks<O> {
     ) -> Self {
         let counters = tally.counters(policy.rules.iter().map(|rule| rule.name.clone()));
         let names = Names::of(&policy);
-        let (resolver, store) = (Resolver::new(policy), Owned(owner));
+        let (resolver, store) = (Resolver::new(policy), OwnerStore(owner));
         Self(Arc::new(InForce { resolver, rules, store, queue, counters, names, units }))
     }
 
     fn described(&self, body: &Bytes) -> Result<decide::Answer, LeftToPython> {
-        let began = Instant::now();
+        let start = Instant::now();
         if !is_long_list(body) {
             match self.0.reader().read(body)? {
-                Body::One(one) => return self.0.described(&one, began),
-                Body::Several(several) if several.len() <= FEW => return at_once(self.0.several(several, None, began)),
+                Body::One(one) => return self.0.described(&one, start),
+                Body::Several(several) if several.len() <= FEW => {
+                    return at_once(self.0.several(several, None, start));
+                }
                 Body::Several(_) => {}
             }
         }
@@ -100,7 +102,7 @@ impl<O: Owner + 'static> LateChecks<O> {
         Ok(decide::Answer::InPieces(InPieces::new(async move {
             let turn = policy.queue.turn().await;
             let answer = match policy.reader().read(&body) {
-                Ok(Body::Several(several)) => policy.several(several, turn, began).await,
+                Ok(Body::Several(several)) => policy.several(several, turn, start).await,
                 _ => Err(LeftToPython),
             };
             answer.unwrap_or(decide::Answer::Pass)
@@ -118,10 +120,10 @@ impl<O: Owner> InForce<O> {
         subject: &S,
         cost: Cost<'_>,
         ruleset: usize,
-        asking: Asking,
+        mode: CheckMode,
     ) -> Result<Prepared<O::Choice>, LeftToPython> {
         let binder = Binder { policy: self.resolver.policy(), rules: &self.rules, store: &self.store };
-        self.resolver.resolve(subject, ruleset, &binder, |resolved| prepared(resolved, cost, asking))
+        self.resolver.resolve(subject, ruleset, &binder, |resolved| prepared(resolved, cost, mode))
     }
 
     fn forwarded(
@@ -131,56 +133,57 @@ impl<O: Owner> InForce<O> {
         rest: &str,
         bare: bool,
     ) -> Result<decide::Answer, LeftToPython> {
-        let began = Instant::now();
+        let start = Instant::now();
         let ruleset = self.resolver.ruleset(ruleset).ok_or(LeftToPython)?;
         let subject = Forwarded::new(check, rest, &self.names)?;
-        let prepared = self.prepare(&subject, Cost::ONE, ruleset, Asking::Alone)?;
-        let write = move |told: &ToldLimits, decision: Told<'_>| replies::forwarded(told, decision, bare);
-        self.answer(prepared, began, write, move |failure| if bare { replies::without_body(failure) } else { failure })
+        let prepared = self.prepare(&subject, Cost::ONE, ruleset, CheckMode::Single)?;
+        let write = move |reported: &ReportedLimits, verdict: Verdict<'_>| replies::forwarded(reported, verdict, bare);
+        self.answer(prepared, start, write, move |failure| if bare { replies::without_body(failure) } else { failure })
     }
 
-    fn described(&self, one: &Described<'_>, began: Instant) -> Result<decide::Answer, LeftToPython> {
-        let prepared = self.prepare(one, one.cost(), one.ruleset(&self.resolver)?, Asking::Alone)?;
-        let write = |told: &ToldLimits, decision: Told<'_>| replies::one(replies::decision_json(told, decision));
-        self.answer(prepared, began, write, |failure| failure)
+    fn described(&self, one: &Described<'_>, start: Instant) -> Result<decide::Answer, LeftToPython> {
+        let prepared = self.prepare(one, one.cost(), one.ruleset(&self.resolver)?, CheckMode::Single)?;
+        let write =
+            |reported: &ReportedLimits, verdict: Verdict<'_>| replies::one(replies::decision_json(reported, verdict));
+        self.answer(prepared, start, write, |failure| failure)
     }
 
-    /// The answers to a list, which is prepared whole before the store is asked; a long one has a turn.
+    /// The answers to a list, all of which is prepared before the store is queried; a long one has a turn.
     async fn several(
         &self,
         several: Vec<Described<'_>>,
         turn: Option<OwnedSemaphorePermit>,
-        began: Instant,
+        start: Instant,
     ) -> Result<decide::Answer, LeftToPython> {
         let (mut pieces, mut all) = (Pieces::begin(), Vec::with_capacity(several.len()));
         for one in several {
-            all.push(self.prepare(&one, one.cost(), one.ruleset(&self.resolver)?, Asking::Among)?);
+            all.push(self.prepare(&one, one.cost(), one.ruleset(&self.resolver)?, CheckMode::InList)?);
             pieces.next().await;
         }
-        self.answer_several(all, turn, began)
+        self.answer_several(all, turn, start)
     }
 
     /// The answer to one check, as it is written from a decision or a failure.
     fn answer(
         &self,
         prepared: Prepared<O::Choice>,
-        began: Instant,
-        write: impl Fn(&ToldLimits, Told<'_>) -> Reply + Send + 'static,
+        start: Instant,
+        write: impl Fn(&ReportedLimits, Verdict<'_>) -> Reply + Send + 'static,
         fail: impl Fn(Reply) -> Reply + Send + 'static,
     ) -> Result<decide::Answer, LeftToPython> {
-        let asked = match prepared {
-            Prepared::Free => return Ok(decide::Answer::Reply(self.told_free(began, write))),
+        let check = match prepared {
+            Prepared::Free => return Ok(decide::Answer::Reply(self.reply_free(start, write))),
             Prepared::Refused(bound, refused) => {
-                return Ok(decide::Answer::Reply(self.told_refused(&bound, &refused, began, write)));
+                return Ok(decide::Answer::Reply(self.reply_refused(&bound, &refused, start, write)));
             }
-            Prepared::Asked(asked) => asked,
+            Prepared::Query(check) => check,
         };
-        let (bound, counters) = (Arc::clone(&asked.bound), Arc::clone(&self.counters));
-        let outcomes = self.queue.ask(smallvec![asked]).ok_or(LeftToPython)?;
+        let (bound, counters) = (Arc::clone(&check.bound), Arc::clone(&self.counters));
+        let outcomes = self.queue.submit(smallvec![check]).ok_or(LeftToPython)?;
         Ok(decide::Answer::Later(Later::new(async move {
             match outcomes.await.ok().and_then(|mut outcomes| outcomes.pop().flatten()) {
                 Some(Outcome::Decided(answer, degraded)) => {
-                    write(&bound.told, counted(&counters, &bound.told, &answer, degraded, began))
+                    write(&bound.reported, counted(&counters, &bound.reported, &answer, degraded, start))
                 }
                 Some(Outcome::Failed(failure)) => fail(failure),
                 None => fail(replies::lost()),
@@ -188,58 +191,58 @@ impl<O: Owner> InForce<O> {
         })))
     }
 
-    /// The answers to checks of one body, each by itself; those of the store are asked for together.
+    /// The answers to the checks of one body, each by itself; the queries to the store are submitted together.
     fn answer_several(
         &self,
         prepared: Vec<Prepared<O::Choice>>,
         turn: Option<OwnedSemaphorePermit>,
-        began: Instant,
+        start: Instant,
     ) -> Result<decide::Answer, LeftToPython> {
-        let (mut all, mut asked) = (Vec::with_capacity(prepared.len()), SmallVec::new());
+        let (mut all, mut checks) = (Vec::with_capacity(prepared.len()), SmallVec::new());
         let (mut free, mut refusals) = (Vec::new(), Vec::new());
         for (place, one) in prepared.into_iter().enumerate() {
             all.push(match one {
                 Prepared::Free => {
                     free.push(place);
-                    Begun::Known(String::new())
+                    ListedCheck::Written(String::new())
                 }
                 Prepared::Refused(bound, refused) => {
                     refusals.push((place, bound, refused));
-                    Begun::Known(String::new())
+                    ListedCheck::Written(String::new())
                 }
-                Prepared::Asked(one) => {
+                Prepared::Query(one) => {
                     let bound = Arc::clone(&one.bound);
-                    asked.push(one);
-                    Begun::Asked(bound)
+                    checks.push(one);
+                    ListedCheck::Submitted(bound)
                 }
             });
         }
-        // What is left to Python is counted there: nothing is counted before the store is asked.
-        let outcomes = match (asked.is_empty(), turn) {
+        // Checks that are left to Python are counted there: nothing is counted before the store is queried.
+        let outcomes = match (checks.is_empty(), turn) {
             (true, _) => None,
-            (false, None) => Some(self.queue.ask(asked).ok_or(LeftToPython)?),
-            (false, Some(turn)) => Some(self.queue.ask_list(asked, turn)),
+            (false, None) => Some(self.queue.submit(checks).ok_or(LeftToPython)?),
+            (false, Some(turn)) => Some(self.queue.submit_list(checks, turn)),
         };
         for place in free {
-            all[place] = Begun::Known(self.told_free(began, replies::decision_json));
+            all[place] = ListedCheck::Written(self.reply_free(start, replies::decision_json));
         }
         for (place, bound, refused) in refusals {
-            all[place] = Begun::Known(self.told_refused(&bound, &refused, began, replies::decision_json));
+            all[place] = ListedCheck::Written(self.reply_refused(&bound, &refused, start, replies::decision_json));
         }
         let counters = Arc::clone(&self.counters);
         Ok(decide::Answer::Later(Later::new(async move {
-            let mut came = match outcomes {
+            let mut outcomes = match outcomes {
                 Some(outcomes) => outcomes.await.unwrap_or_default().into_iter(),
                 None => SmallVec::new().into_iter(),
             };
             let (mut pieces, mut written) = (Pieces::begin(), Vec::with_capacity(all.len()));
-            for begun in all {
-                written.push(match begun {
-                    Begun::Known(json) => json,
-                    Begun::Asked(bound) => match came.next().flatten() {
+            for listed in all {
+                written.push(match listed {
+                    ListedCheck::Written(json) => json,
+                    ListedCheck::Submitted(bound) => match outcomes.next().flatten() {
                         Some(Outcome::Decided(answer, degraded)) => {
-                            let decision = counted(&counters, &bound.told, &answer, degraded, began);
-                            replies::decision_json(&bound.told, decision)
+                            let verdict = counted(&counters, &bound.reported, &answer, degraded, start);
+                            replies::decision_json(&bound.reported, verdict)
                         }
                         Some(Outcome::Failed(failure)) => replies::failed(&failure),
                         None => replies::failed(&replies::lost()),
@@ -251,38 +254,38 @@ impl<O: Owner> InForce<O> {
         })))
     }
 
-    fn told_free<R>(&self, began: Instant, write: impl Fn(&ToldLimits, Told<'_>) -> R) -> R {
+    fn reply_free<R>(&self, start: Instant, write: impl Fn(&ReportedLimits, Verdict<'_>) -> R) -> R {
         let answer = Answer { allowed: true, full: None, binding: None, readings: Readings::Many([].into()) };
-        let told = ToldLimits::none();
-        write(&told, counted(&self.counters, &told, &answer, "", began))
+        let reported = ReportedLimits::none();
+        write(&reported, counted(&self.counters, &reported, &answer, "", start))
     }
 
-    fn told_refused<R>(
+    fn reply_refused<R>(
         &self,
         bound: &BoundLimits<O::Choice>,
         refused: &[bool],
-        began: Instant,
-        write: impl Fn(&ToldLimits, Told<'_>) -> R,
+        start: Instant,
+        write: impl Fn(&ReportedLimits, Verdict<'_>) -> R,
     ) -> R {
-        let told = bound.refusal();
-        let answer = told.refuse(refused);
-        write(told, counted(&self.counters, told, &answer, "", began))
+        let reported = bound.refusal();
+        let answer = reported.refuse(refused);
+        write(reported, counted(&self.counters, reported, &answer, "", start))
     }
 }
 
-/// A decision as it is told, once it is counted.
+/// Count a decision, and give it as it is reported.
 fn counted<'a>(
     counters: &Counters,
-    told: &ToldLimits,
+    reported: &ReportedLimits,
     answer: &'a Answer,
     degraded: &'a str,
-    began: Instant,
-) -> Told<'a> {
-    let own = counters.own();
-    own.count_time(began.elapsed());
-    own.count_degraded(degraded);
-    told.count(answer, own);
-    Told { answer, degraded }
+    start: Instant,
+) -> Verdict<'a> {
+    let stripe = counters.stripe();
+    stripe.count_time(start.elapsed());
+    stripe.count_degraded(degraded);
+    reported.count(answer, stripe);
+    Verdict { answer, degraded }
 }
 
 impl<O: Owner + 'static> Decide for LateChecks<O> {

@@ -1,4 +1,4 @@
-//! What is asked of a store that answers later, for one request: nothing of it depends on the request any more.
+//! The prepared check of one request, for a store that answers later; it borrows nothing from the request.
 
 use std::sync::Arc;
 
@@ -7,31 +7,31 @@ use headgate_policy::keys::encode_key;
 use headgate_policy::selection::Resolved;
 use smallvec::SmallVec;
 
-use crate::asked::Asked;
 use crate::bound::BoundLimits;
-use crate::judge::Asking;
+use crate::judge::CheckMode;
+use crate::store_check::StoreCheck;
 use crate::table::LeftToPython;
 
-/// What is to be answered to a check.
+/// How a check is to be answered.
 pub enum Prepared<C> {
     /// No rule applies.
     Free,
     /// For each rule whether it refuses, as the request lacks an identity.
     Refused(Arc<BoundLimits<C>>, Vec<bool>),
-    /// What the store says.
-    Asked(Asked<C>),
+    /// By the store.
+    Query(StoreCheck<C>),
 }
 
-/// What is to be answered to a resolved request.
+/// Prepare the check of a resolved request.
 pub fn prepared<C>(
     resolved: &Resolved<'_, Arc<BoundLimits<C>>>,
     cost: Cost<'_>,
-    asking: Asking,
+    mode: CheckMode,
 ) -> Result<Prepared<C>, LeftToPython> {
-    let Some(bound) = &resolved.asked.limits else {
+    let Some(bound) = &resolved.query.limits else {
         return Ok(Prepared::Free);
     };
-    if bound.waits && asking == Asking::Alone {
+    if bound.waits && mode == CheckMode::Single {
         return Err(LeftToPython);
     }
     if let Some(refused) = resolved.refused() {
@@ -45,8 +45,8 @@ pub fn prepared<C>(
         let text = parts.and_then(|parts| encode_key(&parts)).ok_or(LeftToPython)?;
         keys.push(text.into_boxed_str());
     }
-    let groups = &resolved.asked.groups;
+    let groups = &resolved.query.groups;
     let key_of = groups.iter().map(|group| group.key).collect();
     let costs = groups.iter().map(|group| cost.of(group)).collect();
-    Ok(Prepared::Asked(Asked { bound: Arc::clone(bound), keys, key_of, costs }))
+    Ok(Prepared::Query(StoreCheck { bound: Arc::clone(bound), keys, key_of, costs }))
 }

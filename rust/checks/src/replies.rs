@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use bytes::Bytes;
-use headgate_answers::Told;
+use headgate_answers::Verdict;
 use headgate_server::decide::Reply;
 use http::{HeaderName, HeaderValue, StatusCode};
 
-use crate::bound::ToldLimits;
+use crate::bound::ReportedLimits;
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -19,7 +19,7 @@ const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const DEGRADED: HeaderName = HeaderName::from_static("x-ratelimit-degraded");
 const X_PROBLEM: HeaderName = HeaderName::from_static("x-ratelimit-problem");
 
-/// What stands for a decision of several that the table could not make, when others were charged already.
+/// Stands for a decision of several that the table could not make, when others were charged already.
 const FAILED: &str = concat!(
     r#"{"error": {"type":"about:blank","title":"Service Unavailable","status":503,"#,
     r#""detail":"the store does not answer: it could not decide this request, and nothing was charged"}}"#
@@ -38,31 +38,31 @@ thread_local! {
 /// The response to a gateway: a decision as status and header fields, and a problem body on a refusal.
 ///
 /// A `bare` refusal is 403 without a body, with the problem in a field.
-pub fn forwarded(told: &ToldLimits, decision: Told<'_>, bare: bool) -> Reply {
+pub fn forwarded(reported: &ReportedLimits, verdict: Verdict<'_>, bare: bool) -> Reply {
     let mut fields = Vec::with_capacity(3);
-    let allowed = decision.allowed();
-    if !allowed && let Some(seconds) = decision.retry_after_s() {
+    let allowed = verdict.allowed();
+    if !allowed && let Some(seconds) = verdict.retry_after_s() {
         fields.push((RETRY_AFTER, HeaderValue::from(seconds)));
     }
-    if let Some(policy) = &told.policy {
+    if let Some(policy) = &reported.policy {
         fields.push((RATELIMIT_POLICY, policy.clone()));
-        // It is made of the names that RateLimit-Policy has.
+        // It consists of the names that RateLimit-Policy has.
         let mut items = ITEMS.take();
-        told.limits.push_ratelimit(decision, &mut items);
+        reported.limits.push_ratelimit(verdict, &mut items);
         if !items.is_empty() {
             fields.extend(HeaderValue::from_str(&items).map(|value| (RATELIMIT, value)));
         }
         items.clear();
         ITEMS.set(items);
     }
-    if !decision.degraded.is_empty() {
-        fields.extend(HeaderValue::from_str(decision.degraded).map(|value| (DEGRADED, value)));
+    if !verdict.degraded.is_empty() {
+        fields.extend(HeaderValue::from_str(verdict.degraded).map(|value| (DEGRADED, value)));
     }
     if allowed {
         return Reply { status: StatusCode::OK, content_type: TEXT, fields, body: Bytes::new() };
     }
-    let problem = told.limits.problem(decision);
-    let status = match decision.status() {
+    let problem = reported.limits.problem(verdict);
+    let status = match verdict.status() {
         503 => StatusCode::SERVICE_UNAVAILABLE,
         _ if bare => StatusCode::FORBIDDEN,
         _ => StatusCode::TOO_MANY_REQUESTS,
@@ -76,8 +76,8 @@ pub fn forwarded(told: &ToldLimits, decision: Told<'_>, bare: bool) -> Reply {
 }
 
 /// A decision as JSON.
-pub fn decision_json(told: &ToldLimits, decision: Told<'_>) -> String {
-    told.limits.decision_json(decision)
+pub fn decision_json(reported: &ReportedLimits, verdict: Verdict<'_>) -> String {
+    reported.limits.decision_json(verdict)
 }
 
 /// The response to one request that a body describes.
@@ -85,7 +85,7 @@ pub fn one(json: String) -> Reply {
     Reply { status: StatusCode::OK, content_type: JSON, fields: vec![], body: json.into() }
 }
 
-/// The response to several; None for what the table could not decide.
+/// The response to several; None for each decision that the table could not make.
 pub fn several(decisions: &[Option<String>]) -> Reply {
     let written: Vec<&str> = decisions.iter().map(|json| json.as_deref().unwrap_or(FAILED)).collect();
     all(&written)
@@ -97,7 +97,7 @@ pub fn all<T: AsRef<str>>(written: &[T]) -> Reply {
     one(format!(r#"{{"decisions": [{}]}}"#, texts.join(", ")))
 }
 
-/// What stands for one of several that failed.
+/// Stands for one of several that failed.
 pub fn failed(failure: &Reply) -> String {
     format!(r#"{{"error": {}}}"#, String::from_utf8_lossy(&failure.body))
 }
@@ -110,7 +110,7 @@ pub fn without_body(mut failure: Reply) -> Reply {
     failure
 }
 
-/// The response where what came of a check is lost: it may have been charged.
+/// The response where the outcome of a check is lost: it may have been charged.
 pub fn lost() -> Reply {
     let body = Bytes::from_static(LOST.as_bytes());
     Reply { status: StatusCode::INTERNAL_SERVER_ERROR, content_type: PROBLEM, fields: vec![], body }

@@ -1,13 +1,13 @@
-//! What checks are decided on: a table with its clock, as the binding to Python or a test has it.
+//! The table that checks are decided on, with its clock, as the binding to Python or a test has it.
 
 use std::sync::Arc;
 
 use headgate_core::hash::Seed;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check};
-use headgate_policy::value::CannotSay;
+use headgate_policy::value::NeedsPython;
 
-/// A table, and the clock that it obeys. It is asked on many threads.
+/// A table, and the clock that it obeys. Many threads use it.
 pub trait Table: Send + Sync {
     /// How keys are hashed here.
     fn seed(&self) -> &Seed;
@@ -15,7 +15,7 @@ pub trait Table: Send + Sync {
     /// The moment, in microseconds since the epoch.
     fn now_us(&self) -> Result<i64, Failed>;
 
-    /// Whether these limits can be asked together here.
+    /// Whether these limits can be decided together here.
     fn fits(&self, limits: &[Arc<Registered>]) -> bool;
 
     /// Decide the checks of one request at one instant, and charge all or none; it does not panic.
@@ -30,8 +30,8 @@ pub struct Failed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftToPython;
 
-impl From<CannotSay> for LeftToPython {
-    fn from(_: CannotSay) -> Self {
+impl From<NeedsPython> for LeftToPython {
+    fn from(_: NeedsPython) -> Self {
         Self
     }
 }

@@ -1,4 +1,4 @@
-//! The checks that wait for a store, and what has them taken.
+//! The checks that wait for a store, and the wake that has them taken.
 
 use std::collections::VecDeque;
 use std::mem::replace;
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
-use crate::asked::Asking;
-use crate::home::{Due, Wake};
+use crate::event_loop::{Wake, WakeOnDrop};
+use crate::store_check::PendingRequest;
 
-/// The checks that wait, as the threads of the door and what takes batches share them.
+/// The checks that wait, shared by the threads of the door and the taker of batches.
 pub struct WaitingChecks<C> {
     pub waiting: Mutex<Waiting<C>>,
     pub unanswered: Arc<AtomicUsize>,
@@ -18,15 +18,15 @@ pub struct WaitingChecks<C> {
     pub wake: Box<dyn Fn() + Send + Sync>,
 }
 
-/// What waits.
+/// The checks that wait, and whether they are about to be taken.
 pub struct Waiting<C> {
-    pub askings: VecDeque<Asking<C>>,
+    pub requests: VecDeque<PendingRequest<C>>,
     /// How many checks they are.
     pub count: usize,
     /// Long lists, which are taken a piece at a time after all else.
-    pub lists: VecDeque<Asking<C>>,
-    /// What takes batches has been woken and has not come yet, or a thread will wake it if something waits then.
-    pub is_due: bool,
+    pub lists: VecDeque<PendingRequest<C>>,
+    /// The taker of batches was woken and has not taken one yet, or a thread will wake it if checks wait then.
+    pub is_wake_pending: bool,
     /// A batch was taken and is not finished.
     pub is_under_way: bool,
 }
@@ -36,35 +36,39 @@ impl<C: Send + Sync + 'static> WaitingChecks<C> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A batch is finished: what is left of long lists waits again. What has another one taken, if some are told first.
-    pub fn finish(self: &Arc<Self>, rest: Vec<Asking<C>>, some_are_told: bool) -> Option<Due> {
+    /// A batch is finished: the rest of long lists waits again. Gives the next wake if outcomes are delivered first.
+    pub fn finish(
+        self: &Arc<Self>,
+        unfinished: Vec<PendingRequest<C>>,
+        some_are_delivered: bool,
+    ) -> Option<WakeOnDrop> {
         let mut waiting = self.lock();
         waiting.is_under_way = false;
-        for list in rest {
+        for list in unfinished {
             waiting.lists.push_front(list);
         }
-        if some_are_told { self.due(&mut waiting) } else { None }
+        if some_are_delivered { self.schedule_wake(&mut waiting) } else { None }
     }
 
-    /// What has a batch taken when it is dropped; None where that is to happen already.
-    pub fn due(self: &Arc<Self>, waiting: &mut Waiting<C>) -> Option<Due> {
-        (!replace(&mut waiting.is_due, true)).then(|| Due(Arc::clone(self) as Arc<dyn Wake>))
+    /// A wake that has a batch taken when it is dropped; None where one is pending already.
+    pub fn schedule_wake(self: &Arc<Self>, waiting: &mut Waiting<C>) -> Option<WakeOnDrop> {
+        (!replace(&mut waiting.is_wake_pending, true)).then(|| WakeOnDrop(Arc::clone(self) as Arc<dyn Wake>))
     }
 }
 
 impl<C> Waiting<C> {
     fn has_some(&self) -> bool {
-        !self.askings.is_empty() || !self.lists.is_empty()
+        !self.requests.is_empty() || !self.lists.is_empty()
     }
 }
 
 impl<C: Send + Sync + 'static> Wake for WaitingChecks<C> {
     fn wake(&self) {
         let mut waiting = self.lock();
-        waiting.is_due = waiting.has_some() && !waiting.is_under_way;
-        let is_due = waiting.is_due;
+        waiting.is_wake_pending = waiting.has_some() && !waiting.is_under_way;
+        let is_wake_pending = waiting.is_wake_pending;
         drop(waiting);
-        if is_due {
+        if is_wake_pending {
             (self.wake)();
         }
     }

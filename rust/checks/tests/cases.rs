@@ -1,17 +1,17 @@
-//! What gateways and bodies are answered natively, and what is left to Python before anything is charged.
+//! Which checks of gateways and bodies are answered natively, and which are left to Python before anything is charged.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
-mod asking;
+mod setup;
 
 use std::thread;
 
-use asking::{Asking, asking, field, fields};
 use headgate_checks::figures::Tally;
 use headgate_server::decide::Reply;
+use setup::{TestChecks, checks_on_table, field, fields};
 
-fn status(asking: &Asking, headers: &[(&str, &str)]) -> Option<u16> {
-    asking.forwarded("default", false, &fields(headers)).map(|reply| reply.status.as_u16())
+fn status(fixture: &TestChecks, headers: &[(&str, &str)]) -> Option<u16> {
+    fixture.forwarded("default", false, &fields(headers)).map(|reply| reply.status.as_u16())
 }
 
 fn body(reply: &Reply) -> &str {
@@ -20,9 +20,9 @@ fn body(reply: &Reply) -> &str {
 
 #[test]
 fn a_request_is_counted_as_what_the_gateway_describes() {
-    let asking = asking(&Tally::new());
+    let fixture = checks_on_table(&Tally::new());
     let from = |address: &str, uri: &str| {
-        status(&asking, &[("x-forwarded-for", address), ("x-forwarded-uri", uri), ("x-user", "1")])
+        status(&fixture, &[("x-forwarded-for", address), ("x-forwarded-uri", uri), ("x-user", "1")])
     };
     assert_eq!([from("192.0.2.7", "/"), from("192.0.2.7", "/a"), from("192.0.2.7", "/")], [Some(200); 3]);
     assert_eq!(from("192.0.2.7", "/"), Some(429));
@@ -34,53 +34,53 @@ fn a_request_is_counted_as_what_the_gateway_describes() {
 
 #[test]
 fn a_body_names_the_ruleset_of_each_request() {
-    let asking = asking(&Tally::new());
+    let fixture = checks_on_table(&Tally::new());
     let by_some = br#"{"request": {"path": "/api/1", "client_ip": "192.0.2.8"}, "ruleset": "some"}"#;
     for _ in 0..3 {
-        assert!(body(&asking.described(by_some).expect("an answer")).contains(r#""allowed": true"#));
+        assert!(body(&fixture.described(by_some).expect("an answer")).contains(r#""allowed": true"#));
     }
     let several = br#"{"requests": [{"request": {"client_ip": "192.0.2.8"}, "ruleset": "some"}, {"path": "/health"}]}"#;
-    let reply = asking.described(several).expect("an answer");
+    let reply = fixture.described(several).expect("an answer");
     assert_eq!(body(&reply).matches(r#"{"allowed": false"#).count(), 1);
-    let before = asking.table.asked();
+    let before = fixture.table.queries();
     let unknown = br#"{"requests": [{"path": "/health"}, {"request": {}, "ruleset": "none"}]}"#;
-    assert!(asking.described(unknown).is_none() && asking.table.asked() == before);
+    assert!(fixture.described(unknown).is_none() && fixture.table.queries() == before);
 }
 
 #[test]
 fn a_refusal_tells_which_limit_refused_and_when_to_come_back() {
-    let asking = asking(&Tally::new());
+    let fixture = checks_on_table(&Tally::new());
     let headers = fields(&[]);
     for _ in 0..3 {
-        let reply = asking.forwarded("some", false, &headers).expect("an answer");
+        let reply = fixture.forwarded("some", false, &headers).expect("an answer");
         assert_eq!((reply.status.as_u16(), reply.body.is_empty()), (200, true));
         assert_eq!(field(&reply, "ratelimit-policy"), Some("\"ip\";q=3;w=3600"));
     }
-    let refusal = asking.forwarded("some", false, &headers).expect("an answer");
+    let refusal = fixture.forwarded("some", false, &headers).expect("an answer");
     assert_eq!(refusal.status.as_u16(), 429);
     assert_eq!(refusal.content_type, "application/problem+json");
     let names: Vec<&str> = refusal.fields.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["retry-after", "ratelimit-policy", "ratelimit"]);
     assert!(body(&refusal).contains(r#""violated-policies":["ip"]"#));
-    let bare = asking.forwarded("some", true, &headers).expect("an answer");
+    let bare = fixture.forwarded("some", true, &headers).expect("an answer");
     assert_eq!((bare.status.as_u16(), bare.body.is_empty()), (403, true));
     assert_eq!(field(&bare, "x-ratelimit-problem"), Some(body(&refusal)));
 }
 
 #[test]
 fn a_request_that_lacks_an_identity_is_refused_and_the_table_is_not_asked() {
-    let asking = asking(&Tally::new());
-    let refusal = asking.forwarded("default", false, &fields(&[("x-forwarded-uri", "/api/1")])).expect("an answer");
+    let fixture = checks_on_table(&Tally::new());
+    let refusal = fixture.forwarded("default", false, &fields(&[("x-forwarded-uri", "/api/1")])).expect("an answer");
     assert_eq!(refusal.status.as_u16(), 429);
     assert_eq!(field(&refusal, "retry-after"), None);
     assert!(body(&refusal).contains(r#""violated-policies":["user"]"#));
-    assert_eq!(asking.table.asked(), 0);
+    assert_eq!(fixture.table.queries(), 0);
 }
 
 #[test]
 fn what_only_python_answers_is_left_to_it_and_charges_nothing() {
-    let asking = asking(&Tally::new());
-    let odd: [&[(&str, &str)]; 8] = [
+    let fixture = checks_on_table(&Tally::new());
+    let unusual: [&[(&str, &str)]; 8] = [
         &[("x-forwarded-uri", "/a"), ("x-forwarded-uri", "/b")],
         &[("x-forwarded-method", "GET"), ("x-forwarded-method", "POST")],
         &[("x-original-uri", "/a"), ("x-original-uri", "/b")],
@@ -90,10 +90,10 @@ fn what_only_python_answers_is_left_to_it_and_charges_nothing() {
         &[("x-forwarded-uri", "/held/1")],
         &[("x-forwarded-uri", "/slow/1")],
     ];
-    for headers in odd {
-        assert_eq!(status(&asking, headers), None, "{headers:?}");
+    for headers in unusual {
+        assert_eq!(status(&fixture, headers), None, "{headers:?}");
     }
-    assert!(asking.forwarded("unknown", false, &fields(&[])).is_none());
+    assert!(fixture.forwarded("unknown", false, &fields(&[])).is_none());
     for body in [
         "",
         "{}",
@@ -115,18 +115,18 @@ fn what_only_python_answers_is_left_to_it_and_charges_nothing() {
         r#"{"requests": [{}, {"request": {}, "cost": 1.5}]}"#,
         r#"{"requests": [{}, {"method": "straße"}]}"#,
     ] {
-        assert!(asking.described(body.as_bytes()).is_none(), "{body}");
+        assert!(fixture.described(body.as_bytes()).is_none(), "{body}");
     }
-    assert_eq!(asking.table.asked(), 0);
-    // Names with `_` that are of no concern are no hindrance, and what is said twice alike is said.
+    assert_eq!(fixture.table.queries(), 0);
+    // Irrelevant names with `_` do no harm, and equal lines are one value.
     let plain = [("x_trace_id", "1"), ("x-forwarded-uri", "/a"), ("x-forwarded-uri", " /a")];
-    assert_eq!(status(&asking, &plain), Some(200));
+    assert_eq!(status(&fixture, &plain), Some(200));
 }
 
 #[test]
 fn a_body_is_answered_with_one_decision_or_with_one_for_each_request() {
-    let asking = asking(&Tally::new());
-    let one = asking.described(br#"{"request": {"client_ip": "192.0.2.7"}, "cost": 2}"#).expect("an answer");
+    let fixture = checks_on_table(&Tally::new());
+    let one = fixture.described(br#"{"request": {"client_ip": "192.0.2.7"}, "cost": 2}"#).expect("an answer");
     assert_eq!((one.status.as_u16(), one.content_type), (200, "application/json"));
     assert!(
         body(&one).starts_with(r#"{"allowed": true, "rule": "ip", "limit": 3, "unit": "requests", "remaining": 1,"#)
@@ -136,7 +136,7 @@ fn a_body_is_answered_with_one_decision_or_with_one_for_each_request() {
         {"request": {"client_ip": "192.0.2.8", "headers": {"X_User": ["1", "1"]}, "path": "/api/1"}, "cost": {"requests": 2}},
         {"client_ip": "192.0.2.9", "path": "/slow/1"}
     ]}"#;
-    let several = asking.described(several).expect("an answer");
+    let several = fixture.described(several).expect("an answer");
     let written: serde_json::Value = serde_json::from_slice(&several.body).expect("JSON");
     let decisions = written["decisions"].as_array().expect("decisions");
     let passed: Vec<_> = decisions.iter().map(|decision| decision["allowed"].as_bool()).collect();
@@ -146,22 +146,22 @@ fn a_body_is_answered_with_one_decision_or_with_one_for_each_request() {
 
 #[test]
 fn a_table_that_fails_is_left_to_python_for_a_second() {
-    let asking = asking(&Tally::new());
-    asking.table.fail_at(0);
-    assert_eq!(status(&asking, &[]), None);
-    asking.table.fail_at(asking::NEVER_FAILS);
-    asking.table.advance(999_999);
-    assert_eq!(status(&asking, &[]), None);
-    assert_eq!(asking.table.asked(), 1);
-    asking.table.advance(1);
-    assert_eq!(status(&asking, &[]), Some(200));
+    let fixture = checks_on_table(&Tally::new());
+    fixture.table.fail_at(0);
+    assert_eq!(status(&fixture, &[]), None);
+    fixture.table.fail_at(setup::NEVER_FAILS);
+    fixture.table.advance(999_999);
+    assert_eq!(status(&fixture, &[]), None);
+    assert_eq!(fixture.table.queries(), 1);
+    fixture.table.advance(1);
+    assert_eq!(status(&fixture, &[]), Some(200));
 }
 
 #[test]
 fn where_the_table_fails_among_several_what_was_charged_is_answered() {
-    let asking = asking(&Tally::new());
-    asking.table.fail_at(1);
-    let reply = asking.described(br#"{"requests": [{}, {}, {}]}"#).expect("an answer");
+    let fixture = checks_on_table(&Tally::new());
+    fixture.table.fail_at(1);
+    let reply = fixture.described(br#"{"requests": [{}, {}, {}]}"#).expect("an answer");
     let written: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
     let decisions = written["decisions"].as_array().expect("decisions");
     assert_eq!(decisions.len(), 3);
@@ -169,18 +169,18 @@ fn where_the_table_fails_among_several_what_was_charged_is_answered() {
     for failed in &decisions[1..] {
         assert_eq!(failed["error"]["status"], 503);
     }
-    assert_eq!(asking.table.asked(), 2, "a table that fails is not asked again");
+    assert_eq!(fixture.table.queries(), 2, "a table that fails is not asked again");
 }
 
 #[test]
 fn exactly_the_limit_is_admitted_and_all_is_counted_when_many_threads_ask() {
     let tally = Tally::new();
-    let asking = asking(&tally);
+    let fixture = checks_on_table(&tally);
     let headers = fields(&[("x-forwarded-for", "192.0.2.7")]);
     let passed: usize = thread::scope(|scope| {
-        let ask =
-            || (0..50).filter(|_| asking.forwarded("default", false, &headers).expect("one").status == 200).count();
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        let admitted =
+            || (0..50).filter(|_| fixture.forwarded("default", false, &headers).expect("one").status == 200).count();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(admitted)).collect();
         threads.into_iter().map(|thread| thread.join().expect("a thread")).sum()
     });
     assert_eq!(passed, 3);
@@ -194,11 +194,11 @@ fn exactly_the_limit_is_admitted_and_all_is_counted_when_many_threads_ask() {
 #[test]
 fn figures_never_fall_when_a_policy_is_replaced() {
     let tally = Tally::new();
-    let old = asking(&tally);
+    let old = checks_on_table(&tally);
     assert_eq!(status(&old, &[("x-forwarded-uri", "/health")]), Some(200));
     assert_eq!(status(&old, &[("x-forwarded-uri", "/api/1")]), Some(429));
     let before = tally.figures();
-    let new = asking(&tally);
+    let new = checks_on_table(&tally);
     drop(old);
     assert_eq!(tally.figures(), before);
     assert_eq!(status(&new, &[("x-forwarded-uri", "/api/1")]), Some(429));

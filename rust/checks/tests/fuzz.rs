@@ -5,15 +5,15 @@
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
-mod asking;
 #[path = "../../fuzz/src/bounded.rs"]
 mod bounded;
 mod fuzzed;
+mod setup;
 
-use asking::{Asking, asking};
 use headgate_checks::figures::Tally;
 use headgate_server::decide::Reply;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use setup::{TestChecks, checks_on_table};
 
 /// A small generator (xorshift64*), so that a failure repeats.
 struct Random(u64);
@@ -117,18 +117,18 @@ fn count() -> usize {
 }
 
 /// What must hold of every answer.
-fn check(asking: &Asking, ask: impl FnOnce(&Asking) -> Option<Reply>) -> Option<Reply> {
-    let before = asking.table.asked();
-    let reply = ask(asking);
+fn check(fixture: &TestChecks, decide: impl FnOnce(&TestChecks) -> Option<Reply>) -> Option<Reply> {
+    let before = fixture.table.queries();
+    let reply = decide(fixture);
     if reply.is_none() {
-        assert_eq!(asking.table.asked(), before, "charged, and left to Python");
+        assert_eq!(fixture.table.queries(), before, "charged, and left to Python");
     }
     reply
 }
 
 #[test]
 fn whatever_a_body_is_it_is_answered_in_json_or_left_to_python_uncharged() {
-    let (asking, mut random) = (asking(&Tally::new()), Random(0x5EED));
+    let (fixture, mut random) = (checks_on_table(&Tally::new()), Random(0x5EED));
     let (mut answered, mut left) = (0, 0);
     for _ in 0..count() {
         let mut body = random.one_of(&BODIES).as_bytes().to_vec();
@@ -138,16 +138,18 @@ fn whatever_a_body_is_it_is_answered_in_json_or_left_to_python_uncharged() {
             body.splice(start..end, random.one_of(&PIECES).iter().copied());
         }
         let shown = String::from_utf8_lossy(&body).into_owned();
-        let Some(reply) = check(&asking, |asking| asking.described(&body)) else {
+        let Some(reply) = check(&fixture, |fixture| fixture.described(&body)) else {
             left += 1;
             continue;
         };
         answered += 1;
         let sent: serde_json::Value = serde_json::from_slice(&body).unwrap_or_else(|_| panic!("no JSON: {shown}"));
-        let told: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+        let written: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
         match sent.get("requests").and_then(|requests| requests.as_array()) {
-            Some(requests) => assert_eq!(told["decisions"].as_array().map(Vec::len), Some(requests.len()), "{shown}"),
-            None => assert!(told["allowed"].is_boolean(), "{shown}"),
+            Some(requests) => {
+                assert_eq!(written["decisions"].as_array().map(Vec::len), Some(requests.len()), "{shown}")
+            }
+            None => assert!(written["allowed"].is_boolean(), "{shown}"),
         }
     }
     assert!(answered > 0 && left > 0);
@@ -155,7 +157,7 @@ fn whatever_a_body_is_it_is_answered_in_json_or_left_to_python_uncharged() {
 
 #[test]
 fn whatever_a_gateway_says_it_is_answered_or_left_to_python_uncharged() {
-    let (asking, mut random) = (asking(&Tally::new()), Random(0xF1E1D));
+    let (fixture, mut random) = (checks_on_table(&Tally::new()), Random(0xF1E1D));
     let (mut answered, mut left) = (0, 0);
     for _ in 0..count() {
         let mut headers = HeaderMap::new();
@@ -168,7 +170,7 @@ fn whatever_a_gateway_says_it_is_answered_or_left_to_python_uncharged() {
             headers.append(name, HeaderValue::from_bytes(&value).expect("a value"));
         }
         let (ruleset, bare) = (random.one_of(&["default", "default", "some", "", "\u{e9}"]), random.below(2) == 0);
-        let Some(reply) = check(&asking, |asking| asking.forwarded(ruleset, bare, &headers)) else {
+        let Some(reply) = check(&fixture, |fixture| fixture.forwarded(ruleset, bare, &headers)) else {
             left += 1;
             continue;
         };

@@ -1,7 +1,7 @@
 #![no_main]
 
-#[path = "../../checks/tests/asking/mod.rs"]
-mod asking;
+#[path = "../../checks/tests/setup/mod.rs"]
+mod setup;
 #[path = "../../checks/tests/fuzzed/mod.rs"]
 mod fuzzed;
 

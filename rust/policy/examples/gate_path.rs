@@ -17,7 +17,7 @@ use headgate_policy::costs::Cost;
 use headgate_policy::gate::{Decision, Gate, RuleLimit};
 use headgate_policy::identity::{AddressSource, Combination, Identity, Source};
 use headgate_policy::subject::{Name, Sent, Subject};
-use headgate_policy::value::CannotSay;
+use headgate_policy::value::NeedsPython;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
@@ -32,8 +32,8 @@ const MADE: usize = 50_000;
 #[derive(Debug)]
 struct Failed;
 
-impl From<CannotSay> for Failed {
-    fn from(_: CannotSay) -> Self {
+impl From<NeedsPython> for Failed {
+    fn from(_: NeedsPython) -> Self {
         Self
     }
 }

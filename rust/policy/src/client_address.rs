@@ -14,7 +14,7 @@ use crate::ipv4_text::is_ipv4;
 pub use crate::networks::{Network, is_in, tidy};
 use crate::text::{is_longer, partition, strip};
 
-/// What a list of trusted proxies calls the peers of a Unix socket, which have no address.
+/// The name that a list of trusted proxies has for the peers of a Unix socket, which have no address.
 pub const UNIX: &str = "unix";
 /// The header of RFC 7239; in any other each element is an address.
 const FORWARDED: &str = "forwarded";
@@ -51,11 +51,11 @@ impl Default for AddressRules {
 type Elements<'a> = SmallVec<[Cow<'a, str>; 4]>;
 
 impl AddressRules {
-    /// What tells the client apart: its address or its network; the peer's own text where that is neither.
+    /// The text that identifies the client: its address or its network; the peer's own text where it is neither.
     ///
     /// `header` has all lines of the header as one list, "" where it is not there.
     pub fn client<'a>(&self, peer: &'a str, header: &'a str) -> Cow<'a, str> {
-        // What has one form only is itself what tells the client apart: a peer, or what the one proxy before it says.
+        // An address with one form only identifies the client as it is: that of a peer, or of its one trusted proxy.
         if self.ipv4_prefix == 32 {
             if self.header.is_empty() && is_ipv4(peer) {
                 return Cow::Borrowed(peer);
@@ -80,7 +80,7 @@ impl AddressRules {
         if self.believes(peer, address) { self.believed(address, &self.elements(header)) } else { address }
     }
 
-    /// Whether what this peer says of others is believed.
+    /// Whether this peer is believed about other addresses.
     fn believes(&self, peer: &str, address: Option<IpAddr>) -> bool {
         match address {
             Some(address) => self.trusts(address),
@@ -97,16 +97,16 @@ impl AddressRules {
         if prefix >= bits {
             return address_text(address);
         }
-        let kept = match address {
-            IpAddr::V4(address) => IpAddr::V4((address.to_bits() & kept_bits(prefix, 32) as u32).into()),
-            IpAddr::V6(address) => IpAddr::V6((address.to_bits() & kept_bits(prefix, 128)).into()),
+        let masked = match address {
+            IpAddr::V4(address) => IpAddr::V4((address.to_bits() & prefix_mask(prefix, 32) as u32).into()),
+            IpAddr::V6(address) => IpAddr::V6((address.to_bits() & prefix_mask(prefix, 128)).into()),
         };
-        let mut text = address_text(kept);
+        let mut text = address_text(masked);
         let _ = write!(text, "/{prefix}"); // text never fails
         text
     }
 
-    /// Whether what this address says of others is believed; counting hops alone trusts every peer.
+    /// Whether this address is believed about other addresses; counting hops alone trusts every peer.
     pub fn trusts(&self, address: IpAddr) -> bool {
         (self.hops > 0 && self.trusted.is_empty() && !self.trust_unix) || is_in(address, &self.trusted)
     }
@@ -143,7 +143,7 @@ impl AddressRules {
 }
 
 /// The first bits of so many, set in a number of so many.
-fn kept_bits(prefix: u8, bits: u8) -> u128 {
+fn prefix_mask(prefix: u8, bits: u8) -> u128 {
     let all = u128::MAX >> (128 - u32::from(bits));
     all & !all.checked_shr(u32::from(prefix)).unwrap_or(0)
 }
@@ -196,7 +196,7 @@ fn node_of(element: &str) -> Cow<'_, str> {
     node
 }
 
-/// What is in quotes, its escapes undone; None where that is not the whole text.
+/// The text within quotes, unescaped; None where the quotes do not enclose the whole text.
 fn unquoted(text: &str) -> Option<Cow<'_, str>> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
     if !inner.contains(['"', '\\']) {

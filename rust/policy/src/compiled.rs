@@ -1,7 +1,7 @@
-//! A policy as data: what its file says, with names resolved and defaults filled in. Plain, immutable values.
+//! A policy as data: the contents of its file, with names resolved and defaults filled in. Plain, immutable values.
 //!
-//! `headgate.policy.compiled` has the same under the same names, and reads and checks what is written; what is only
-//! told to people, or is only for stores, is left to it. `matching` and `extract` read this for a subject.
+//! `headgate.policy.compiled` has the same under the same names, and reads and checks the file; fields that only people
+//! or stores read are left to it. `matching` and `extract` read this for a subject.
 
 use rustc_hash::FxHashMap;
 
@@ -41,7 +41,7 @@ pub struct Conditions {
     pub clients: Option<ClientNetworks>,
     /// Names of language models in small letters, or beginnings of names with a `*`.
     pub models: Vec<Box<str>>,
-    /// What a descriptor must have; a subject that is none is not meant.
+    /// The entries that a descriptor must have; a subject that is no descriptor does not match.
     pub entries: Option<EntryConditions>,
 }
 
@@ -77,13 +77,13 @@ impl Conditions {
 /// Where a request's tier is read from: the last part of an identity, which `map` may give another name.
 #[derive(Clone, Debug)]
 pub struct Tiers {
-    /// What is read.
+    /// The identity that is read.
     pub source: Identity,
     /// The tier of each value; a value that is not here is of no tier.
     pub map: Option<FxHashMap<Box<str>, Box<str>>>,
 }
 
-/// What the limits of a rule count for one tier.
+/// The units that the limits of a rule count for one tier.
 #[derive(Clone, Debug)]
 pub struct TierLimits {
     /// The tier, `ANY_TIER` for all others.
@@ -95,15 +95,15 @@ pub struct TierLimits {
 /// Which requests are counted, as what, and under which limits.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// What the policy calls it.
+    /// Its name in the policy.
     pub name: Box<str>,
-    /// Which requests.
+    /// The requests that it counts.
     pub conditions: Conditions,
-    /// As what.
+    /// The key that it counts them by.
     pub key: Combination,
     /// An entry for each tier that the rule names, and one for all others.
     pub limits: Vec<TierLimits>,
-    /// What one request takes of each of `Policy::units`.
+    /// The cost of one request in each of `Policy::units`.
     pub costs: Vec<i64>,
     /// Whether it applies only where no other enforced rule does.
     pub default: bool,
@@ -128,7 +128,7 @@ impl Rule {
 /// Some of the rules, by name.
 #[derive(Clone, Debug)]
 pub struct Ruleset {
-    /// What it is asked for by.
+    /// The name that callers request it by.
     pub name: Box<str>,
     /// Whether each of `Policy::rules` is one of it.
     pub has: Vec<bool>,
@@ -141,12 +141,12 @@ pub struct Policy {
     pub headers: Vec<Box<str>>,
     /// Requests, and the other units that any of its limits count.
     pub units: Vec<Box<str>>,
-    /// How tiers are told.
+    /// How the tier of a request is determined.
     pub tiers: Option<Tiers>,
     /// In the order of the file.
     pub rules: Vec<Rule>,
     /// Requests that no rule is for.
     pub exempt: Vec<Conditions>,
-    /// All that may be asked for.
+    /// All rulesets that may be requested.
     pub rulesets: Vec<Ruleset>,
 }

@@ -1,22 +1,22 @@
-//! Conditions, compared with what a subject has beyond its method, host and path.
+//! Conditions, compared with the fields of a subject beyond its method, host and path.
 
 use crate::compiled::{ClientNetworks, Conditions};
 use crate::extract::{header_value, sent_addresses};
 use crate::networks::is_in;
 use crate::subject::{Sent, Subject};
 use crate::text::sent_text;
-use crate::value::{CannotSay, Value};
+use crate::value::{NeedsPython, Value};
 
-/// What a peer without an address calls itself.
+/// The name of a peer without an address.
 const UNIX: &str = "unix";
-/// The attributes that a call of a language model tells its model in.
+/// The attributes of a call of a language model that name its model.
 const MODEL: &str = "model";
 const FULL_MODEL: &str = "full_model";
 
 impl Conditions {
     /// Whether a subject is meant by its headers, its entries and its client's address.
     ///
-    /// Of a header or an entry that is there several times it is any value that is meant, and `surely` every one. The
+    /// Of a header or an entry that was sent several times one value must match, and with `surely` every one. The
     /// lists of values and networks are sorted, see `sorted`.
     pub fn are_met<S: Subject>(&self, subject: &S, surely: bool) -> Result<bool, S::Error> {
         if let Some(clients) = &self.clients
@@ -47,7 +47,7 @@ impl Conditions {
                     lines.iter().all(|line| is_meant(&sent_text(line)))
                 }
                 (Value::Repeated, Sent::Several { lines, .. }) => lines.iter().any(|line| is_meant(&sent_text(line))),
-                (Value::Repeated, Sent::One(_)) => return Err(CannotSay.into()),
+                (Value::Repeated, Sent::One(_)) => return Err(NeedsPython.into()),
             };
             if !met {
                 return Ok(false);
@@ -68,7 +68,7 @@ impl Conditions {
 
 /// Whether the client of a subject is in one of the networks.
 ///
-/// A descriptor without an address is of no Unix socket: the gateway does not tell where the client is.
+/// A descriptor without an address does not stand for a Unix socket: its gateway does not report the client.
 fn is_client<S: Subject>(clients: &ClientNetworks, subject: &S) -> Result<bool, S::Error> {
     let peer = subject.client_ip()?;
     Ok(match clients.source.rules.address(peer, sent_addresses(&clients.source, subject)?) {

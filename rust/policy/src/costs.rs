@@ -1,4 +1,4 @@
-//! What a request costs, of each unit that limits count.
+//! The cost of a request in each unit that limits count.
 
 use headgate_core::limit::LARGEST;
 
@@ -11,27 +11,27 @@ pub struct Group {
     pub key: usize,
     /// Which of the policy's units.
     pub unit: usize,
-    /// What one request takes of it, as the rule says.
+    /// The cost of one request in it, by the rule.
     pub cost: i64,
 }
 
-/// A cost that a request has of its own: so many such requests, and what it takes of units that it names.
+/// The cost of one request: how many usual requests it stands for, and its amounts in the units that it names.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost<'a> {
     /// How many such requests.
     pub times: i64,
-    /// What stands in place of the rules' own, by the places of units.
-    pub told: &'a [(usize, i64)],
+    /// The amounts that replace those of the rules, by the places of units.
+    pub amounts: &'a [(usize, i64)],
 }
 
 impl Cost<'_> {
     /// The usual cost.
-    pub const ONE: Self = Self { times: 1, told: &[] };
+    pub const ONE: Self = Self { times: 1, amounts: &[] };
 
-    /// What a group is charged: no more than 2**52.
+    /// The charge of a group: no more than 2**52.
     #[inline]
     pub fn of(&self, group: &Group) -> i64 {
-        let told = self.told.iter().find(|(unit, _)| *unit == group.unit);
-        told.map_or_else(|| group.cost.saturating_mul(self.times).min(LARGEST), |(_, amount)| *amount)
+        let named = self.amounts.iter().find(|(unit, _)| *unit == group.unit);
+        named.map_or_else(|| group.cost.saturating_mul(self.times).min(LARGEST), |(_, amount)| *amount)
     }
 }

@@ -1,4 +1,4 @@
-//! What a policy reads of a descriptor's entries: conditions, and what parts of keys are made of.
+//! The parts of a policy that read a descriptor's entries: conditions, and the identities of keys.
 //!
 //! Of the entries the key is compared exactly; a value exactly, or with a pattern in which each `*` stands for any
 //! text.
@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use crate::subject::Subject;
 use crate::value::Value;
 
-/// The key of the entry in which a gateway tells the client's address.
+/// The key of the entry in which a gateway reports the client's address.
 pub const REMOTE_ADDRESS: &str = "remote_address";
 
 /// Values of an entry: these texts, sorted, and all that are like one of these patterns.
@@ -59,7 +59,7 @@ pub struct EntryConditions {
 }
 
 impl EntryConditions {
-    /// Whether a subject is meant. Of a key that is there several times any value decides, and `surely` all do.
+    /// Whether a subject matches. Of a key that was sent several times one value must match, `surely` all.
     pub fn are_met<S: Subject>(&self, subject: &S, surely: bool) -> Result<bool, S::Error> {
         if self.whole {
             return self.is_whole(subject);
@@ -111,7 +111,7 @@ pub fn is_like(pattern: &str, text: &str) -> bool {
     true
 }
 
-/// The entries of a subject, in order; none of what is no descriptor.
+/// The entries of a subject, in order; none of a subject that is no descriptor.
 pub fn entries_of<S: Subject>(subject: &S) -> impl Iterator<Item = Result<(&str, &str), S::Error>> {
     (0..).map_while(|place| subject.entry(place).transpose())
 }
@@ -120,8 +120,8 @@ pub fn entries_of<S: Subject>(subject: &S) -> impl Iterator<Item = Result<(&str,
 pub fn entry_value<'a, S: Subject>(key: &str, subject: &'a S) -> Result<Value<'a>, S::Error> {
     let mut found = "";
     for entry in entries_of(subject) {
-        let (own, value) = entry?;
-        if own == key && !value.is_empty() {
+        let (entry_key, value) = entry?;
+        if entry_key == key && !value.is_empty() {
             if !found.is_empty() && found != value {
                 return Ok(Value::Repeated);
             }
@@ -131,7 +131,7 @@ pub fn entry_value<'a, S: Subject>(key: &str, subject: &'a S) -> Result<Value<'a
     Ok(if found.is_empty() { Value::Missing } else { Value::One(Cow::Borrowed(found)) })
 }
 
-/// The address that a descriptor tells, "" where it tells none or several.
+/// The address that a descriptor reports, "" where it reports none or several.
 pub fn remote_address<S: Subject>(subject: &S) -> Result<&str, S::Error> {
     Ok(match entry_value(REMOTE_ADDRESS, subject)? {
         Value::One(Cow::Borrowed(address)) => address,

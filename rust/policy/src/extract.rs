@@ -16,15 +16,15 @@ use crate::sent_values::{SentName, cookie_values, query_values};
 use crate::subject::{Name, Sent, Subject};
 use crate::value::{Value, one_line, one_of_lines, one_of_values};
 
-/// What an identity gives of a subject.
+/// The value of an identity for a subject.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Given<'a> {
+pub enum Extracted<'a> {
     /// The subject lacks it.
     Missing,
     /// It was sent several times with different values; the name of the identity.
     Repeated(&'a str),
     /// The parts are the names of the members that gave it, where it is the first of several, and its value.
-    Had {
+    Present {
         /// The outer name first.
         names: SmallVec<[&'a str; 2]>,
         /// The last part.
@@ -32,9 +32,9 @@ pub enum Given<'a> {
     },
 }
 
-impl<'a> Given<'a> {
+impl<'a> Extracted<'a> {
     fn value(value: Cow<'a, str>) -> Self {
-        Self::Had { names: SmallVec::new(), value }
+        Self::Present { names: SmallVec::new(), value }
     }
 
     fn text_or_missing(value: &'a str) -> Self {
@@ -46,12 +46,12 @@ impl<'a> Given<'a> {
     }
 }
 
-/// What an identity gives of a subject. `template` is the endpoint of a request whose framework told none.
+/// The value of an identity for a subject. `template` is the endpoint of a request whose framework reports none.
 pub fn extract<'a, S: Subject>(
     identity: &'a Identity,
     template: &'a str,
     subject: &'a S,
-) -> Result<Given<'a>, S::Error> {
+) -> Result<Extracted<'a>, S::Error> {
     Ok(match &identity.source {
         Source::Header { header, secret } => return of_header(&identity.name, header, *secret, subject),
         Source::Cookie { cookie, header, secret } => {
@@ -60,20 +60,20 @@ pub fn extract<'a, S: Subject>(
         Source::Query { parameter, secret } => of_token(&identity.name, sent_query(parameter, subject)?, *secret),
         Source::Entry { .. } | Source::Entries { .. } => return of_entries(identity, subject),
         Source::Address(source) => return of_address(source, subject),
-        Source::Method => Given::bounded_or_missing(subject.method()?),
+        Source::Method => Extracted::bounded_or_missing(subject.method()?),
         Source::Host => of_host(subject)?,
         Source::Endpoint => {
             let endpoint = subject.endpoint()?;
-            Given::text_or_missing(if endpoint.is_empty() { template } else { endpoint })
+            Extracted::text_or_missing(if endpoint.is_empty() { template } else { endpoint })
         }
-        Source::Attribute => Given::bounded_or_missing(subject.attribute(&identity.name)?),
+        Source::Attribute => Extracted::bounded_or_missing(subject.attribute(&identity.name)?),
         Source::FirstOf(members) => return first_of(members, subject),
     })
 }
 
 /// The tier of a subject; a value of which nothing is known is that of no tier.
 pub fn tier_of<'a, S: Subject>(tiers: &'a Tiers, subject: &'a S) -> Result<Cow<'a, str>, S::Error> {
-    let Given::Had { value, .. } = extract(&tiers.source, "", subject)? else {
+    let Extracted::Present { value, .. } = extract(&tiers.source, "", subject)? else {
         return Ok(Cow::Borrowed(ANY_TIER));
     };
     Ok(match &tiers.map {
@@ -106,51 +106,51 @@ fn sent_query<'a, S: Subject>(parameter: &SentName, subject: &'a S) -> Result<Va
     })
 }
 
-/// A secret has no comma: what has one is a list that a server or a gateway has made of several lines.
+/// A secret has no comma: a value with one is a list that a server or a gateway has joined from several lines.
 #[inline]
 fn of_header<'a, S: Subject>(
     identity: &'a str,
     header: &'a Name,
     secret: bool,
     subject: &'a S,
-) -> Result<Given<'a>, S::Error> {
+) -> Result<Extracted<'a>, S::Error> {
     let value = match header_value(header, subject)? {
-        Value::Missing => return Ok(Given::Missing),
-        Value::Repeated => return Ok(Given::Repeated(identity)),
+        Value::Missing => return Ok(Extracted::Missing),
+        Value::Repeated => return Ok(Extracted::Repeated(identity)),
         Value::One(value) => value,
     };
     if secret && value.contains(',') && is_list(&value) {
-        return Ok(Given::Repeated(identity));
+        return Ok(Extracted::Repeated(identity));
     }
     let spelled = if CREDENTIALS.contains(&&*header.text) { one_spelling(value)? } else { plain_token(value) };
-    Ok(Given::value(if secret { digest(&spelled).into() } else { bounded(spelled) }))
+    Ok(Extracted::value(if secret { digest(&spelled).into() } else { bounded(spelled) }))
 }
 
-fn of_token<'a>(identity: &'a str, value: Value<'a>, secret: bool) -> Given<'a> {
+fn of_token<'a>(identity: &'a str, value: Value<'a>, secret: bool) -> Extracted<'a> {
     match value {
-        Value::Missing => Given::Missing,
-        Value::Repeated => Given::Repeated(identity),
+        Value::Missing => Extracted::Missing,
+        Value::Repeated => Extracted::Repeated(identity),
         Value::One(value) => {
             let plain = plain_token(value);
-            Given::value(if secret { digest(&plain).into() } else { bounded(plain) })
+            Extracted::value(if secret { digest(&plain).into() } else { bounded(plain) })
         }
     }
 }
 
-/// An entry of a descriptor, or all of them: kept apart, so that what requests have is read as fast as without.
+/// An entry of a descriptor, or all of them: a function of its own, so that requests are read as fast as without it.
 #[cold]
 #[inline(never)]
-fn of_entries<'a, S: Subject>(identity: &'a Identity, subject: &'a S) -> Result<Given<'a>, S::Error> {
+fn of_entries<'a, S: Subject>(identity: &'a Identity, subject: &'a S) -> Result<Extracted<'a>, S::Error> {
     match &identity.source {
         Source::Entry { entry, secret } => of_entry(&identity.name, entry, *secret, subject),
         Source::Entries { secret } => {
             let text = entries_text(entries_of(subject))?;
             Ok(match text.is_empty() {
-                true => Given::Missing,
-                false => Given::value(if *secret { digest(&text).into() } else { bounded(text) }),
+                true => Extracted::Missing,
+                false => Extracted::value(if *secret { digest(&text).into() } else { bounded(text) }),
             })
         }
-        _ => Ok(Given::Missing),
+        _ => Ok(Extracted::Missing),
     }
 }
 
@@ -160,28 +160,28 @@ fn of_entry<'a, S: Subject>(
     entry: &str,
     secret: bool,
     subject: &'a S,
-) -> Result<Given<'a>, S::Error> {
+) -> Result<Extracted<'a>, S::Error> {
     let value = match entry_value(entry, subject)? {
-        Value::Missing => return Ok(Given::Missing),
-        Value::Repeated => return Ok(Given::Repeated(identity)),
+        Value::Missing => return Ok(Extracted::Missing),
+        Value::Repeated => return Ok(Extracted::Repeated(identity)),
         Value::One(value) => value,
     };
     if secret && value.contains(',') && is_list(&value) {
-        return Ok(Given::Repeated(identity));
+        return Ok(Extracted::Repeated(identity));
     }
     let credentials = CREDENTIALS.iter().any(|one| one.eq_ignore_ascii_case(entry));
     let spelled = if credentials { one_spelling(value)? } else { plain_token(value) };
-    Ok(Given::value(if secret { digest(&spelled).into() } else { bounded(spelled) }))
+    Ok(Extracted::value(if secret { digest(&spelled).into() } else { bounded(spelled) }))
 }
 
 #[inline]
-fn of_address<'a, S: Subject>(source: &'a AddressSource, subject: &'a S) -> Result<Given<'a>, S::Error> {
+fn of_address<'a, S: Subject>(source: &'a AddressSource, subject: &'a S) -> Result<Extracted<'a>, S::Error> {
     let sent = sent_addresses(source, subject)?;
     let client = source.rules.client(subject.client_ip()?, sent);
-    Ok(if client.is_empty() { Given::Missing } else { Given::value(bounded(client)) })
+    Ok(if client.is_empty() { Extracted::Missing } else { Extracted::value(bounded(client)) })
 }
 
-/// What the header says that the client's address may be believed in.
+/// The value of the header that may report the client's address.
 #[inline]
 pub fn sent_addresses<'a, S: Subject>(source: &AddressSource, subject: &'a S) -> Result<&'a str, S::Error> {
     match &source.header {
@@ -190,28 +190,28 @@ pub fn sent_addresses<'a, S: Subject>(source: &AddressSource, subject: &'a S) ->
     }
 }
 
-fn of_host<S: Subject>(subject: &S) -> Result<Given<'_>, S::Error> {
+fn of_host<S: Subject>(subject: &S) -> Result<Extracted<'_>, S::Error> {
     let mut hosts = hosts_of(subject.host()?)?;
     Ok(match hosts.len() {
         1 => match hosts.pop() {
-            Some(host) if !host.is_empty() => Given::value(bounded(host)),
-            _ => Given::Missing,
+            Some(host) if !host.is_empty() => Extracted::value(bounded(host)),
+            _ => Extracted::Missing,
         },
-        _ => Given::Repeated("host"),
+        _ => Extracted::Repeated("host"),
     })
 }
 
-/// One that was sent several times is had: the next ones are not asked.
-fn first_of<'a, S: Subject>(members: &'a [Identity], subject: &'a S) -> Result<Given<'a>, S::Error> {
+/// A member that was sent several times counts as present: the next ones are not read.
+fn first_of<'a, S: Subject>(members: &'a [Identity], subject: &'a S) -> Result<Extracted<'a>, S::Error> {
     for member in members {
         match extract(member, "", subject)? {
-            Given::Missing => {}
-            Given::Repeated(name) => return Ok(Given::Repeated(name)),
-            Given::Had { mut names, value } => {
+            Extracted::Missing => {}
+            Extracted::Repeated(name) => return Ok(Extracted::Repeated(name)),
+            Extracted::Present { mut names, value } => {
                 names.insert(0, &member.name);
-                return Ok(Given::Had { names, value });
+                return Ok(Extracted::Present { names, value });
             }
         }
     }
-    Ok(Given::Missing)
+    Ok(Extracted::Missing)
 }

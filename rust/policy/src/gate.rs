@@ -22,17 +22,17 @@ use crate::subject::Subject;
 pub struct RuleLimit {
     /// Its integers and its scope.
     pub limit: Arc<Registered>,
-    /// What it counts, by its place in `Policy::units`.
+    /// The unit that it counts, by its place in `Policy::units`.
     pub unit: usize,
 }
 
 /// The limits of a rule for one tier, `ANY_TIER` for all others.
-pub type OfTier = (Box<str>, Vec<RuleLimit>);
+pub type LimitsOfTier = (Box<str>, Vec<RuleLimit>);
 
 /// Limits of the rules that apply, each with the group that it is checked for.
 pub struct Limits {
     checked: Box<[(Arc<Registered>, bool, usize)]>,
-    /// Whether one of them counts what is in flight.
+    /// Whether one of them counts requests in flight.
     in_flight: bool,
 }
 
@@ -53,7 +53,7 @@ impl Limits {
     }
 }
 
-/// What a gate answers.
+/// The answer of a gate.
 #[derive(Clone, Debug)]
 pub enum Decision {
     /// No rule applies: it passes.
@@ -61,10 +61,10 @@ pub enum Decision {
     /// It lacks an identity that a rule insists on: for each rule that applies, by its place in the policy, whether it
     /// refuses.
     Refused(Vec<(usize, bool)>),
-    /// A limit of the rules that apply, these by their places in the policy, counts what is in flight: a request that is
+    /// A limit of the rules that apply, these by their places in the policy, counts requests in flight: one that is
     /// charged without being held would never end. Nothing was charged.
     NeverEnds(Vec<usize>),
-    /// What the limits of the rules that apply say, these by their places in the policy.
+    /// The answer of the limits of the rules that apply, these by their places in the policy.
     Decided(Answer, Vec<usize>),
 }
 
@@ -73,12 +73,12 @@ pub struct Gate<S: Storage> {
     resolver: Resolver<Limits>,
     table: Table<S>,
     /// Of each rule, by tier.
-    limits: Vec<Vec<OfTier>>,
+    limits: Vec<Vec<LimitsOfTier>>,
 }
 
 impl<S: Storage> Gate<S> {
     /// A policy, and the limits of each of its rules by tier, which the table knows.
-    pub fn new(policy: Policy, limits: Vec<Vec<OfTier>>, table: Table<S>) -> Self {
+    pub fn new(policy: Policy, limits: Vec<Vec<LimitsOfTier>>, table: Table<S>) -> Self {
         Self { resolver: Resolver::new(policy), table, limits }
     }
 
@@ -102,7 +102,7 @@ impl<S: Storage> Gate<S> {
         let bind = Binder { policy: self.resolver.policy(), limits: &self.limits, error: std::marker::PhantomData };
         self.resolver.resolve(subject, ruleset, &bind, |resolved| {
             let rules = &resolved.selection.rules;
-            let Some(limits) = &resolved.asked.limits else {
+            let Some(limits) = &resolved.query.limits else {
                 return Ok(Decision::Free);
             };
             if let Some(refused) = resolved.refused() {
@@ -113,7 +113,7 @@ impl<S: Storage> Gate<S> {
             }
             let (mut keys, mut checks) = (SmallVec::new(), SmallVec::<[Check<'_>; 4]>::new());
             resolved.hash_keys(self.table.seed(), &mut keys)?;
-            limits.checks(&keys, &resolved.asked.groups, cost, |check| {
+            limits.checks(&keys, &resolved.query.groups, cost, |check| {
                 self.table.fetch(&check);
                 checks.push(check);
             });
@@ -129,7 +129,7 @@ impl<S: Storage> Gate<S> {
 /// Puts the limits of rules together.
 struct Binder<'gate, E> {
     policy: &'gate Policy,
-    limits: &'gate [Vec<OfTier>],
+    limits: &'gate [Vec<LimitsOfTier>],
     error: std::marker::PhantomData<E>,
 }
 
@@ -143,9 +143,11 @@ impl<E> Bind for Binder<'_, E> {
         for index in rules {
             let rule: &Rule = &self.policy.rules[*index];
             let units = rule.units(tier);
-            let own = self.limits[*index].iter();
-            let of_tier =
-                own.clone().find(|(name, _)| **name == *tier).or_else(|| own.clone().find(|(name, _)| name.is_empty()));
+            let by_tier = self.limits[*index].iter();
+            let of_tier = by_tier
+                .clone()
+                .find(|(name, _)| **name == *tier)
+                .or_else(|| by_tier.clone().find(|(name, _)| name.is_empty()));
             for limit in of_tier.map_or(&[][..], |(_, limits)| limits) {
                 let group = units.iter().position(|unit| *unit == limit.unit).unwrap_or_default();
                 all.push((Arc::clone(&limit.limit), rule.shadow, groups + group));

@@ -1,6 +1,6 @@
 //! Identities as a policy names them: which part of a request tells callers apart. Plain values.
 //!
-//! `extract` reads them for a subject. What only a Python function can tell is none of them.
+//! `extract` reads them for a subject. An identity that a Python function computes is none of them.
 
 use crate::client_address::AddressRules;
 use crate::sent_values::SentName;
@@ -18,7 +18,7 @@ pub const EVERYONE: &str = "everyone";
 /// Which part of a request tells callers apart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identity {
-    /// What the policy calls it.
+    /// Its name in the policy.
     pub name: Box<str>,
     /// Where it is read.
     pub source: Source,
@@ -70,13 +70,13 @@ pub enum Source {
     Host,
     /// The endpoint: the framework's template of the route, else the template of the rule that the path matched.
     Endpoint,
-    /// What a call tells of itself under the identity's name.
+    /// The attribute of a call with the identity's name.
     Attribute,
     /// The first of these identities that a request has, with its name.
     FirstOf(Vec<Identity>),
 }
 
-/// Rules that find a client's address, and the header that they look at.
+/// Rules that find a client's address, and the header that they read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AddressSource {
     /// Which proxies to believe.

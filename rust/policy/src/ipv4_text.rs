@@ -1,7 +1,7 @@
-//! Whether a text is an IPv4 address, which the gate asks of nearly each request: by one look at each character, without
-//! a branch for each.
+//! Whether a text is an IPv4 address, which the gate tests for nearly each request: it reads each character once,
+//! without a branch for each.
 
-/// How far an octet has come.
+/// The progress within an octet.
 mod octet {
     pub const BEGUN: u8 = 0;
     pub const ONE: u8 = 1;
@@ -20,7 +20,7 @@ mod octet {
 /// Octets of an address.
 const OCTETS: usize = 4;
 const LONGEST: usize = 15;
-/// What an octet may have come to, and kinds of characters.
+/// The states of an octet, and kinds of characters.
 const EACH: usize = 8;
 
 /// Kinds of characters: 0, 1, 2, 3 and 4, 5, 6 to 9, a dot, any other.
@@ -51,12 +51,12 @@ const OCTET: [[u8; DIGITS]; EACH] = {
     ]
 };
 
-/// A place in `STEPS`, without the kind of a character: of an octet that has come so far.
+/// A place in `STEPS`, without the kind of a character: that of an octet in this state.
 const fn place(number: usize, come: u8) -> u8 {
     ((number * EACH + come as usize) * EACH) as u8
 }
 
-/// Where each kind of character leads, at the sum of the place of what there is and of that kind.
+/// The state that each kind of character leads to, at the sum of the places of the present state and of that kind.
 const STEPS: [u8; OCTETS * EACH * EACH] = {
     let mut steps = [place(0, octet::NONE); OCTETS * EACH * EACH];
     let (mut number, mut come) = (0, 0);

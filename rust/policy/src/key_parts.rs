@@ -6,21 +6,21 @@ use blake2b_simd::Params;
 use smallvec::SmallVec;
 
 use crate::text::{first_word, is_longer, partition, strip};
-use crate::value::CannotSay;
+use crate::value::NeedsPython;
 
 /// Characters of a value that is a part as it stands; of a longer one the digest is.
 pub const LONGEST_VALUE: usize = 256;
 
 /// How base64 of a JSON object begins, and in itsdangerous, which Flask's sessions are made with, a compressed one.
 const BEGIN_TOKENS: [&str; 2] = ["eyJ", ".eJ"];
-/// Headers whose values are a scheme and credentials, and entries that tell such a header.
+/// Headers whose values are a scheme and credentials, and entries that report such a header.
 pub const CREDENTIALS: [&str; 2] = ["authorization", "proxy-authorization"];
 
 const MOST_HOSTS: usize = 16;
 const MOST_TOKEN_PARTS: usize = 8;
 
 /// A host without its port, in lower case.
-pub fn host_of(host: &str) -> Result<Cow<'_, str>, CannotSay> {
+pub fn host_of(host: &str) -> Result<Cow<'_, str>, NeedsPython> {
     let name = lower(strip(host))?;
     if name.starts_with('[') {
         let end = name.find(']').unwrap_or(name.len());
@@ -42,9 +42,9 @@ fn without_port(name: &str) -> &str {
 /// The hosts that a request names, each once, without ports and in lower case; more than one if it has a list.
 ///
 /// `user@host` is two: of a URL made with it, the part after the `@` is the host (RFC 3986, 3.2).
-pub fn hosts_of(host: &str) -> Result<SmallVec<[Cow<'_, str>; 1]>, CannotSay> {
+pub fn hosts_of(host: &str) -> Result<SmallVec<[Cow<'_, str>; 1]>, NeedsPython> {
     let mut hosts = SmallVec::new();
-    let mut add = |name| -> Result<(), CannotSay> {
+    let mut add = |name| -> Result<(), NeedsPython> {
         let name = host_of(name)?;
         if !hosts.contains(&name) {
             hosts.push(name);
@@ -61,7 +61,7 @@ pub fn hosts_of(host: &str) -> Result<SmallVec<[Cow<'_, str>; 1]>, CannotSay> {
 }
 
 /// `Bearer x`, `bearer x` and `BEARER  x` are the same credentials (RFC 9110, 11.1), and so are many of Basic.
-pub fn one_spelling<'a>(credentials: impl Into<Cow<'a, str>>) -> Result<Cow<'a, str>, CannotSay> {
+pub fn one_spelling<'a>(credentials: impl Into<Cow<'a, str>>) -> Result<Cow<'a, str>, NeedsPython> {
     let credentials = credentials.into();
     let (scheme, token) = first_word(&credentials);
     if token.is_empty() {
@@ -75,7 +75,7 @@ pub fn one_spelling<'a>(credentials: impl Into<Cow<'a, str>>) -> Result<Cow<'a, 
 
 /// A token of base64 parts, such as a JWT, in one spelling; anything else as it is.
 ///
-/// Most decoders ignore what is no base64 and the last bits of a part, so a signature has many spellings.
+/// Most decoders ignore other characters and the last bits of a part, so a signature has many spellings.
 #[inline]
 pub fn plain_token<'a>(value: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
     let value = value.into();
@@ -93,7 +93,7 @@ fn plain_parts<'a>(value: &str) -> Cow<'a, str> {
     Cow::Owned(token)
 }
 
-/// Base64 as it is written without padding; what cannot be read as it is.
+/// Base64 as it is written without padding; a text that cannot be read is left as it is.
 ///
 /// It is read as `binascii.a2b_base64` reads it where two `=` are added: other characters are passed over, and enough
 /// of `=` ends it.
@@ -121,7 +121,7 @@ fn plain_base64(text: Cow<'_, str>) -> Cow<'_, str> {
             plain.push(byte);
         }
     }
-    // Bits of the last character that belong to no byte are none of the value.
+    // Bits of the last character that belong to no byte are not part of the value.
     let meant = match plain.len() % 4 {
         1 => return text,
         2 => 0b11_0000,
@@ -170,9 +170,9 @@ pub fn digest(value: &str) -> String {
 }
 
 /// `str.lower`, where no tables of Unicode are needed for it.
-fn lower(text: &str) -> Result<Cow<'_, str>, CannotSay> {
+fn lower(text: &str) -> Result<Cow<'_, str>, NeedsPython> {
     if !text.is_ascii() {
-        return Err(CannotSay);
+        return Err(NeedsPython);
     }
     let has_upper = text.bytes().any(|byte| byte.is_ascii_uppercase());
     Ok(if has_upper { Cow::Owned(text.to_ascii_lowercase()) } else { Cow::Borrowed(text) })

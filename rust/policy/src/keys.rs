@@ -7,7 +7,7 @@ pub const LONGEST_KEY: usize = 8192;
 /// Parts that a key may have; `headgate.keys.MOST_PARTS`.
 pub const MOST_PARTS: usize = 16;
 
-/// The text of a key, as `headgate.keys.encode_key` gives it for the same parts; None for what is no key.
+/// The text of a key, as `headgate.keys.encode_key` gives it for the same parts; None for parts that are no key.
 pub fn encode_key(parts: &[&str]) -> Option<String> {
     if !is_key(parts) {
         return None;
@@ -45,7 +45,7 @@ pub fn decode_key(text: &str) -> Vec<String> {
     text.split('|').map(decoded).collect()
 }
 
-/// The hash of a key, as every table has it for the same parts; None for what is no key.
+/// The hash of a key, as every table has it for the same parts; None for parts that are no key.
 ///
 /// A key of one part is the key that is its text.
 #[inline]
@@ -67,7 +67,7 @@ fn is_key(parts: &[&str]) -> bool {
         && parts.iter().map(|part| part.len()).sum::<usize>() <= LONGEST_KEY
 }
 
-/// What could be taken for a joint of parts, for an escape or for a Redis hash tag, and what is no printed text.
+/// Whether a character separates parts, escapes another, begins or ends a Redis hash tag, or is not printed.
 fn is_special(character: char) -> bool {
     matches!(character, '%' | '|' | '{' | '}' | '\0'..=' ' | '\x7f')
 }

@@ -1,9 +1,10 @@
-//! The gate: which rules of a policy apply to a request, under which keys they count it, and what is decided.
+//! The gate: which rules of a policy apply to a request, under which keys they count it, and the decision.
 //!
 //! A policy is plain data, as in `headgate.policy`; files and functions have the same names there and here, and give
 //! the same answers. There is no Python here, no I/O and no clock.
 
 pub mod address_text;
+mod cache;
 pub mod client_address;
 pub mod compiled;
 mod conditions;
@@ -22,7 +23,6 @@ pub mod path_match;
 pub mod path_templates;
 pub mod path_tree;
 pub mod plain_path;
-mod remembered;
 pub mod resolver;
 pub mod selection;
 pub mod sent_values;

@@ -1,7 +1,7 @@
 //! Which rules of a policy apply to a subject.
 //!
-//! Which may apply depends on its method, host and path alone; what is left open then are headers, entries, the
-//! client's address and the tier. A `Matcher` is a policy made ready for that, once.
+//! Which may apply depends on its method, host and path alone; headers, entries, the client's address and the tier are
+//! left to be examined then. A `Matcher` is a policy prepared for that, once.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -18,7 +18,7 @@ use crate::text::partition;
 /// The endpoint of requests whose path no template of a rule has matched.
 const ANY_PATH: &str = "/**";
 
-/// A method and hosts as far as a policy tells them apart, by number: 0 for all that it does not name.
+/// A method and hosts as far as a policy distinguishes them, by number: 0 for all that it does not name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
     method: usize,
@@ -26,8 +26,8 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Whether it is of a list of hosts that the policy tells apart: of these there are more than anything remembers.
-    pub fn is_odd(&self) -> bool {
+    /// Whether it has several hosts that the policy distinguishes: there are more such lists than a cache can hold.
+    pub fn has_several_hosts(&self) -> bool {
         self.hosts.len() > 1
     }
 }
@@ -37,11 +37,11 @@ impl Kind {
 pub struct Candidate {
     /// Its place in the policy.
     pub rule: usize,
-    /// The endpoint of a request whose framework told none.
+    /// The endpoint of a request whose framework reports none.
     pub template: Box<str>,
 }
 
-/// What method, host and path of a subject leave open.
+/// The exemptions and rules that may apply, given the method, host and path of a subject.
 #[derive(Clone, Debug)]
 pub struct Candidates {
     /// The exemptions, by their places in the policy.
@@ -57,7 +57,7 @@ pub type Chosen = SmallVec<[u16; 16]>;
 
 /// A policy, ready to be matched.
 pub struct Matcher {
-    /// What it says.
+    /// The policy.
     pub policy: Policy,
     methods: Vec<Box<str>>,
     /// "" for all others, exact hosts, then parents.
@@ -74,10 +74,10 @@ impl Matcher {
     /// A policy, ready to be matched.
     pub fn new(policy: Policy) -> Self {
         let policy = sorted(policy);
-        let every = || policy.exempt.iter().chain(policy.rules.iter().map(|rule| &rule.conditions));
-        let methods = each_once(every().flat_map(|conditions| &conditions.methods));
-        let hosts = each_once(every().flat_map(|conditions| &conditions.hosts));
-        let parents = each_once(every().flat_map(|conditions| &conditions.parent_hosts));
+        let all_conditions = || policy.exempt.iter().chain(policy.rules.iter().map(|rule| &rule.conditions));
+        let methods = each_once(all_conditions().flat_map(|conditions| &conditions.methods));
+        let hosts = each_once(all_conditions().flat_map(|conditions| &conditions.hosts));
+        let parents = each_once(all_conditions().flat_map(|conditions| &conditions.parent_hosts));
         let host_names: Vec<Box<str>> = [&["".into()], &*hosts, &*parents].concat();
         let longest_parent = parents.iter().map(|parent| parent.len()).max().unwrap_or(0);
         let parent_hosts = parents.into_iter().zip(1 + hosts.len()..).collect();
@@ -97,18 +97,18 @@ impl Matcher {
         if self.host_names.len() > 1 { 0 } else { (self.methods.len() + 1).saturating_mul(self.paths.count()) }
     }
 
-    /// The number of what a policy that names no hosts sees in a subject: below `plain_kinds`.
+    /// The number of a subject's kind under a policy that names no hosts: below `plain_kinds`.
     #[inline]
     pub fn plain_kind<S: Subject>(&self, subject: &S, path_number: u32) -> Result<usize, S::Error> {
         Ok(self.method_number(subject)? * self.paths.count() + path_number as usize)
     }
 
-    /// How many kinds of subjects there may be, but for those of odd paths and of lists of hosts.
+    /// How many kinds of subjects there may be, except for those of unusual paths and of lists of hosts.
     pub fn kinds(&self) -> usize {
         (self.methods.len() + 1).saturating_mul(self.host_names.len()).saturating_mul(self.paths.count())
     }
 
-    /// Whose templates match a path, which may carry a query: that tells nothing.
+    /// Whose templates match a path, which may carry a query that is ignored.
     #[inline]
     pub fn match_path(&self, path: &str) -> Matched<'_> {
         match self.paths.match_plain(PlainPath::before_query(path)) {
@@ -127,7 +127,7 @@ impl Matcher {
         })
     }
 
-    /// What the policy sees in a subject's method and host.
+    /// The kind of a subject: its method and hosts as the policy distinguishes them.
     pub fn kind<S: Subject>(&self, subject: &S) -> Result<Kind, S::Error> {
         let method = self.method_number(subject)?;
         let mut hosts: SmallVec<[usize; 2]> = SmallVec::new();
@@ -152,7 +152,7 @@ impl Matcher {
         Ok(self.methods.iter().position(|method| **method == *sent).map_or(0, |place| place + 1))
     }
 
-    /// What may apply to subjects of this kind whose path matches so, of the rules of a ruleset.
+    /// The exemptions and rules of a ruleset that may apply to subjects of this kind whose path matches so.
     pub fn candidates(&self, kind: &Kind, paths: &PathMatch, ruleset: usize) -> Candidates {
         let method = kind.method.checked_sub(1).map_or("", |place| &*self.methods[place]);
         let hosts: SmallVec<[&str; 2]> = kind.hosts.iter().map(|place| &*self.host_names[*place]).collect();
@@ -167,8 +167,8 @@ impl Matcher {
             }
         }
         let is_exempt = |(index, conditions): &(usize, &Conditions)| {
-            let is_path = conditions.paths.is_empty() || paths.is_surely(exemption(owner(*index)));
-            is_path && conditions.is_surely_for(method, &hosts)
+            let matches_path = conditions.paths.is_empty() || paths.is_surely(exemption(owner(*index)));
+            matches_path && conditions.is_surely_for(method, &hosts)
         };
         let exempt: Vec<usize> = policy.exempt.iter().enumerate().filter(is_exempt).map(|(index, _)| index).collect();
         let look_further = exempt.iter().any(|index| policy.exempt[*index].look_further())
@@ -189,7 +189,7 @@ impl Matcher {
                 chosen.push(place);
             }
         }
-        self.leave_idle_defaults(candidates, &mut chosen);
+        self.drop_idle_defaults(candidates, &mut chosen);
         Ok(chosen)
     }
 
@@ -199,19 +199,19 @@ impl Matcher {
             return Chosen::new();
         }
         let mut chosen = (0..).zip(&candidates.rules).map(|(place, _)| place).collect();
-        self.leave_idle_defaults(candidates, &mut chosen);
+        self.drop_idle_defaults(candidates, &mut chosen);
         chosen
     }
 
     /// Keep default rules only where no other enforced one is there.
-    fn leave_idle_defaults(&self, candidates: &Candidates, chosen: &mut Chosen) {
+    fn drop_idle_defaults(&self, candidates: &Candidates, chosen: &mut Chosen) {
         let rule = |place: u16| &self.policy.rules[candidates.rules[usize::from(place)].rule];
         if chosen.iter().any(|place| !rule(*place).default && !rule(*place).shadow) {
             chosen.retain(|place| !rule(*place).default);
         }
     }
 
-    /// The number of a host that stands for all that the conditions do not tell from this one.
+    /// The number that stands for all hosts that the conditions do not distinguish from this one.
     fn host_kind(&self, host: &str) -> usize {
         let exact = self.hosts.get(host);
         // Parents begin with a dot; the longest is below all the others that it is below of.
@@ -222,12 +222,12 @@ impl Matcher {
     }
 }
 
-/// What a rule of this place owns templates as.
+/// The owner of the templates of the rule at this place.
 fn owner(index: usize) -> i32 {
     i32::try_from(index).unwrap_or(i32::MAX)
 }
 
-/// What an exemption of this place owns templates as.
+/// The owner of the templates of the exemption at this place.
 fn exemption(index: i32) -> i32 {
     -1 - index
 }

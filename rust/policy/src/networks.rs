@@ -1,4 +1,4 @@
-//! Networks that addresses are in: sorted and apart, so that those of an address are found without a look at each.
+//! Networks that contain addresses: sorted and disjoint, so that the one of an address is found by binary search.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ impl Network {
     }
 }
 
-/// Sort networks, and leave out those that lie in others or have no address: what `is_in` looks through.
+/// Sort networks, and leave out those that lie in others or have no address, as `is_in` needs them.
 pub fn tidy(networks: &mut Vec<Network>) {
     networks.retain(|network| network.has(network.length, network.first));
     // Of two that begin alike the wider one has the smaller mask.
@@ -58,7 +58,7 @@ mod tests {
             numbers = numbers.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
             (numbers >> 33) % below
         };
-        let (mut inside, mut asked) = (0, 0);
+        let (mut inside, mut tested) = (0, 0);
         for _ in 0..300 {
             let mut networks = Vec::new();
             for _ in 0..number(12) {
@@ -76,10 +76,10 @@ mod tests {
                     let length = if address.is_ipv4() { 4 } else { 16 };
                     let expected = networks.iter().any(|network| network.has(length, last.into()));
                     assert_eq!(is_in(address, &tidied), expected, "{address} in {networks:?}");
-                    (inside, asked) = (inside + usize::from(expected), asked + 1);
+                    (inside, tested) = (inside + usize::from(expected), tested + 1);
                 }
             }
         }
-        assert!(inside > asked / 10 && inside < asked * 9 / 10, "both answers are tested");
+        assert!(inside > tested / 10 && inside < tested * 9 / 10, "both answers are tested");
     }
 }

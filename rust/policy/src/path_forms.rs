@@ -20,7 +20,7 @@ pub enum Forms<'a> {
     Several(Readings<'a>),
 }
 
-/// What servers may read in a path: as many ways as they have habits, however long it is.
+/// The forms in which servers may read a path: as many as they have habits, however long it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readings<'a>(Vec<Reading<'a>>);
 
@@ -34,7 +34,7 @@ enum Reading<'a> {
 }
 
 impl Readings<'_> {
-    /// Call `each` with the segments of each form; the same ones may come again.
+    /// Call `each` with the segments of each form; the same ones may be repeated.
     pub fn each_form(&self, mut each: impl FnMut(&[&str])) {
         for reading in &self.0 {
             let segments: Vec<&str> = match reading {
@@ -88,7 +88,7 @@ pub fn forms_of(path: &str) -> Forms<'_> {
     Forms::Several(Readings(all))
 }
 
-/// Whether a path has what gives it more than one form, beside what stays encoded and encoded separators.
+/// Whether a path has more than one form for reasons other than characters that stay encoded and encoded separators.
 fn is_strange(path: &str) -> bool {
     let bytes = path.as_bytes();
     bytes.iter().enumerate().any(|(index, byte)| match byte {
@@ -99,7 +99,7 @@ fn is_strange(path: &str) -> bool {
     })
 }
 
-/// Whether `%2F` or `%5C` is there.
+/// Whether a path has `%2F` or `%5C`.
 fn has_encoded_separator(path: &str) -> bool {
     path.as_bytes().windows(3).any(|three| matches!(three, [b'%', b'2', b'f' | b'F'] | [b'%', b'5', b'c' | b'C']))
 }
@@ -165,7 +165,7 @@ fn decoded(text: Cow<'_, str>) -> Cow<'_, str> {
 type Sign = fn(&str) -> bool;
 type Habit = fn(&str) -> String;
 
-/// What a path has that some servers read in another way, and how they do.
+/// The features of a path that some servers read in another way, and how they do.
 const HABITS: [(Sign, Habit); 6] = [
     (is_encoded_again, |path| unquote(path).into_owned()), // decoded by a gateway and by an application
     (|path| path.contains('\\'), |path| path.replace('\\', "/")), // IIS
@@ -191,17 +191,17 @@ fn without_parameters(path: &str) -> String {
 /// Whether a segment ends with dots or spaces after something else.
 fn has_trailing(path: &str) -> bool {
     path.split('/').any(|segment| {
-        let kept = segment.trim_end_matches(TRAILING);
-        !kept.is_empty() && kept.len() < segment.len()
+        let trimmed = segment.trim_end_matches(TRAILING);
+        !trimmed.is_empty() && trimmed.len() < segment.len()
     })
 }
 
 fn without_trailing(path: &str) -> String {
-    let kept = path.split('/').map(|segment| match segment.trim_end_matches(TRAILING) {
+    let trimmed = path.split('/').map(|segment| match segment.trim_end_matches(TRAILING) {
         "" => segment,
-        kept => kept,
+        trimmed => trimmed,
     });
-    kept.collect::<Vec<&str>>().join("/")
+    trimmed.collect::<Vec<&str>>().join("/")
 }
 
 /// The segments without empty ones and `.`; `..` goes up, or stands where a server leaves that alone.

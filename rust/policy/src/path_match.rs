@@ -19,7 +19,7 @@ impl PathMatch {
         Self { found: found.iter().map(|(owner, template)| (*owner, *template)).collect(), surely }
     }
 
-    /// What a path matches that has one form.
+    /// The match of a path that has one form.
     pub fn of_one_form(found: &Found) -> Self {
         Self::new(found, found.keys().copied().collect())
     }
@@ -48,7 +48,7 @@ impl PathMatch {
     }
 }
 
-/// What matches a path; `number` is below `PathTree::count` where the tree knows this match in advance.
+/// The templates that match a path; `number` is below `PathTree::count` where the tree knows this match in advance.
 #[derive(Clone, Debug)]
 pub struct Matched<'t> {
     /// The same for all paths that are matched alike, None for a match that was made for this path alone.
@@ -56,10 +56,10 @@ pub struct Matched<'t> {
     /// Whose templates match.
     pub paths: Cow<'t, PathMatch>,
     /// Whether the path has several forms that match differently: of such clients make up as many as they like.
-    pub is_odd: bool,
+    pub is_unusual: bool,
 }
 
-/// What matches in any of these forms, and what in all; of two templates of one owner, that of the usual form.
+/// The templates that match any of these forms, and those that match all; of two of one owner, that of the usual form.
 pub fn together<'t>(mut matches: Vec<Matched<'t>>) -> Matched<'t> {
     let alike = matches.windows(2).all(|two| two[0].paths == two[1].paths);
     if alike && let Some(only) = matches.pop() {
@@ -71,10 +71,10 @@ pub fn together<'t>(mut matches: Vec<Matched<'t>>) -> Matched<'t> {
     }
     let in_all = |owner: &i32| matches.iter().all(|matched| matched.paths.is_surely(*owner));
     let surely = found.keys().copied().filter(in_all).collect();
-    Matched { number: None, paths: Cow::Owned(PathMatch::new(&found, surely)), is_odd: true }
+    Matched { number: None, paths: Cow::Owned(PathMatch::new(&found, surely)), is_unusual: true }
 }
 
-/// What matches a path or, but for what it surely matches, the one that an application may take it for.
+/// The templates that match a path or the one that an application may take it for; surely those that match both.
 #[cold]
 pub fn rooted<'t>(sent: Matched<'t>, other: &Matched<'_>) -> Matched<'t> {
     if sent.paths == other.paths {
@@ -83,5 +83,5 @@ pub fn rooted<'t>(sent: Matched<'t>, other: &Matched<'_>) -> Matched<'t> {
     let mut found: Found = other.paths.found().iter().copied().collect();
     found.extend(sent.paths.found().iter().copied());
     let paths = Cow::Owned(PathMatch::new(&found, sent.paths.surely().to_vec()));
-    Matched { number: None, paths, is_odd: true }
+    Matched { number: None, paths, is_unusual: true }
 }

@@ -5,7 +5,7 @@ use crate::text::unquote;
 /// A segment of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Segment {
-    /// This text, decoded: what is percent-encoded is literal.
+    /// This text, decoded: percent-encoded characters are literal.
     Literal(String),
     /// `{name}`: any one segment.
     Any,

@@ -11,7 +11,7 @@ use crate::path_templates::{Segment, template_segments};
 use crate::plain_path::{LONGEST_PATH, PlainPath, Step};
 use crate::text::is_longer;
 
-/// States that are made in advance; what is beyond them is walked node by node.
+/// States that are made in advance; paths beyond them are walked node by node.
 const MOST_STATES: usize = 4096;
 /// Owners that all states made in advance remember together.
 const MOST_FOUND: usize = 1 << 18;
@@ -28,10 +28,10 @@ struct Node {
     below: Vec<(i32, u32)>,
 }
 
-/// Where one is in the tree after some segments, and what that has found.
+/// A position in the tree after some segments, and the templates found on the way.
 struct State {
     nodes: Nodes,
-    /// The templates that match whatever follows; what is found later is more literal, and stands.
+    /// The templates that match whatever follows; one that is found later is more literal, and replaces an earlier one.
     found: Found,
     matched: u32,
     /// By segments that are literal in some of the nodes.
@@ -50,7 +50,7 @@ pub struct PathTree {
     matches: Vec<PathMatch>,
     /// The match of a path that has too many forms to be meant: it meets all rules, and no exemption.
     all: u32,
-    /// The match of what is no path.
+    /// The match of a text that is no path.
     none: u32,
 }
 
@@ -90,14 +90,14 @@ impl PathTree {
         let mut node = 0;
         for segment in template_segments(template) {
             let next = u32::try_from(self.nodes.len()).unwrap_or(UNMADE);
-            let own = &mut self.nodes[node as usize];
+            let current = &mut self.nodes[node as usize];
             let following = match segment {
                 Segment::Below => {
-                    own.below.push((owner, index));
+                    current.below.push((owner, index));
                     return;
                 }
-                Segment::Any => *own.any.get_or_insert(next),
-                Segment::Literal(text) => *own.literal.entry(text.into_bytes().into()).or_insert(next),
+                Segment::Any => *current.any.get_or_insert(next),
+                Segment::Literal(text) => *current.literal.entry(text.into_bytes().into()).or_insert(next),
             };
             if following == next {
                 self.nodes.push(Node::default());
@@ -140,7 +140,7 @@ impl PathTree {
         after
     }
 
-    /// Add what these nodes have found, whatever follows.
+    /// Add the templates of these nodes that match whatever follows.
     fn find_below(&self, nodes: &[u32], found: &mut Found) {
         for node in nodes {
             found.extend(self.nodes[*node as usize].below.iter().rev().copied());
@@ -172,7 +172,7 @@ impl PathTree {
                 let mut matches: Vec<Matched<'_>> = Vec::new();
                 readings.each_form(|form| {
                     let matched = self.walk(form.iter().map(|segment| segment.as_bytes()));
-                    // Most forms match alike, and what is known in advance is found again by its number.
+                    // Most forms match alike, and a match that is known in advance is found again by its number.
                     if matched.number.is_none() || matches.iter().all(|other| other.number != matched.number) {
                         matches.push(matched);
                     }
@@ -245,11 +245,11 @@ impl PathTree {
             nodes = self.after(&nodes, segment);
             self.find_below(&nodes, &mut found);
         }
-        Matched { number: None, paths: Cow::Owned(self.match_here(&nodes, &found)), is_odd: false }
+        Matched { number: None, paths: Cow::Owned(self.match_here(&nodes, &found)), is_unusual: false }
     }
 
     fn known(&self, number: u32) -> Matched<'_> {
-        Matched { number: Some(number), paths: Cow::Borrowed(&self.matches[number as usize]), is_odd: false }
+        Matched { number: Some(number), paths: Cow::Borrowed(&self.matches[number as usize]), is_unusual: false }
     }
 }
 

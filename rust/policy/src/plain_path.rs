@@ -1,11 +1,11 @@
-//! Paths that have one form and stand in it already, as by far most do: found by one look at each byte.
+//! Paths that have one form and stand in it already, as by far most do: found by reading each byte once.
 
 use crate::text::is_longer;
 
 /// Characters of the longest path, with its query, that is brought into its forms.
 pub const LONGEST_PATH: usize = 4096;
 
-/// What comes next in a path.
+/// The next byte of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'p> {
     /// A segment.
@@ -33,7 +33,7 @@ impl<'p> PlainPath<'p> {
         path.starts_with('/').then_some(Self { path, start: 1, ends_at_query: false })
     }
 
-    /// What is before the query of a path that begins with `/`.
+    /// The part before the query of a path that begins with `/`.
     #[inline]
     pub fn before_query(path: &'p str) -> Option<Self> {
         Some(Self { ends_at_query: true, ..Self::new(path)? })
@@ -62,7 +62,7 @@ impl<'p> PlainPath<'p> {
         }
     }
 
-    /// Whether what follows a `?` changes nothing.
+    /// Whether the text after a `?` changes nothing.
     #[cold]
     fn has_plain_query(&self) -> bool {
         !is_longer(self.path, LONGEST_PATH) && !self.path.contains('#')

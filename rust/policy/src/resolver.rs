@@ -1,7 +1,7 @@
-//! From a subject to what a store is asked: the limits of the rules that apply, their keys and their costs.
+//! From a subject to the query for a store: the limits of the rules that apply, their keys and their costs.
 //!
-//! A `Resolver` has one policy, and limits bound to one store by its maker. What it remembers is bounded, and
-//! read without a lock.
+//! A `Resolver` has one policy, and limits that its creator bound to one store. Its caches are bounded, and read
+//! without a lock.
 
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustc_hash::FxHasher;
 
+use crate::cache::Cache;
 use crate::compiled::Policy;
 use crate::matching::{Candidates, Chosen, Kind, Matcher};
 use crate::path_match::{Matched, PathMatch};
-use crate::remembered::Remembered;
 use crate::selection::{Bind, Resolved, Selection};
 use crate::subject::Subject;
 
 const LEAST_PLANS: usize = 64;
 const MOST_PLANS: usize = 4096;
 const MOST_SELECTIONS: usize = 1024;
-/// What is remembered beyond these as long as it is met, of each.
+/// Entries that each cache retains beyond these, as long as they are used.
 const MOST_RECENT: usize = 512;
 
 /// One policy on one store.
@@ -28,19 +28,19 @@ pub struct Resolver<L> {
     /// Of the kinds of a policy that names no hosts, where these are few enough for each to have a place: by ruleset,
     /// then by their numbers.
     plain: Box<[OnceLock<Plan<L>>]>,
-    plans: Remembered<PlanName, Plan<L>>,
-    /// Of lists of hosts and of paths that are read in several ways: clients make up as many as they like, which must
+    plans: Cache<PlanKey, Plan<L>>,
+    /// Of lists of hosts and of paths that are read in several ways: clients can make up any number, which must
     /// not take the room of the others.
-    odd_plans: Remembered<PlanName, Plan<L>>,
+    unusual_plans: Cache<PlanKey, Plan<L>>,
     /// Of all plans whose rules headers or the client's address decide: by the plan's number, and which of its rules.
-    selections: Remembered<(u64, Chosen), Selection<L>>,
+    selections: Cache<(u64, Chosen), Selection<L>>,
     /// The number of the next plan.
     next_plan: AtomicU64,
 }
 
-/// What a policy sees in a method, hosts and a path, and which of its rules are asked.
+/// The kind of a method, hosts and a path under a policy, and the ruleset that is checked.
 #[derive(PartialEq)]
-struct PlanName {
+struct PlanKey {
     kind: Kind,
     paths: Paths,
     ruleset: usize,
@@ -55,19 +55,19 @@ enum Paths {
     Other(PathMatch),
 }
 
-impl PlanName {
+impl PlanKey {
     #[inline]
     fn is(&self, kind: &Kind, matched: &Matched<'_>, ruleset: usize) -> bool {
         let same_paths = match (&self.paths, matched.number) {
-            (Paths::Known(own), Some(number)) => *own == number,
-            (Paths::Other(own), None) => *own == *matched.paths,
+            (Paths::Known(known), Some(number)) => *known == number,
+            (Paths::Other(paths), None) => *paths == *matched.paths,
             _ => false,
         };
         same_paths && self.kind == *kind && self.ruleset == ruleset
     }
 }
 
-/// What is known in advance of subjects of one kind.
+/// The rules for subjects of one kind, as far as they are known in advance.
 struct Plan<L> {
     number: u64,
     candidates: Candidates,
@@ -84,9 +84,9 @@ impl<L> Resolver<L> {
         let plain = if plain <= MOST_PLANS { plain } else { 0 };
         Self {
             plain: (0..plain).map(|_| OnceLock::new()).collect(),
-            plans: Remembered::new(kinds.clamp(LEAST_PLANS, MOST_PLANS), MOST_RECENT),
-            odd_plans: Remembered::new(0, MOST_RECENT),
-            selections: Remembered::new(MOST_SELECTIONS, MOST_RECENT),
+            plans: Cache::new(kinds.clamp(LEAST_PLANS, MOST_PLANS), MOST_RECENT),
+            unusual_plans: Cache::new(0, MOST_RECENT),
+            selections: Cache::new(MOST_SELECTIONS, MOST_RECENT),
             next_plan: AtomicU64::new(0),
             matcher,
         }
@@ -102,17 +102,17 @@ impl<L> Resolver<L> {
         self.policy().rulesets.iter().position(|ruleset| *ruleset.name == *name)
     }
 
-    /// Look at all limits that were bound and are remembered, but for some of those that another thread looks for.
-    pub fn each_limits<E>(&self, mut look: impl FnMut(&L) -> Result<(), E>) -> Result<(), E> {
-        let mut look_at = |plan: &Plan<L>| plan.always.iter().flat_map(Selection::limits).try_for_each(&mut look);
-        self.plain.iter().filter_map(OnceLock::get).try_for_each(&mut look_at)?;
-        for plans in [&self.plans, &self.odd_plans] {
-            plans.each(&mut look_at)?;
+    /// Visit all limits that were bound and are cached, except for some of those that another thread is looking up.
+    pub fn visit_limits<E>(&self, mut visit: impl FnMut(&L) -> Result<(), E>) -> Result<(), E> {
+        let mut visit_plan = |plan: &Plan<L>| plan.always.iter().flat_map(Selection::limits).try_for_each(&mut visit);
+        self.plain.iter().filter_map(OnceLock::get).try_for_each(&mut visit_plan)?;
+        for plans in [&self.plans, &self.unusual_plans] {
+            plans.visit(&mut visit_plan)?;
         }
-        self.selections.each(|selection| selection.limits().try_for_each(&mut look))
+        self.selections.visit(|selection| selection.limits().try_for_each(&mut visit))
     }
 
-    /// Call `then` with what applies to a subject, of the rules of a ruleset.
+    /// Call `then` with the rules of a ruleset that apply to a subject.
     pub fn resolve<S: Subject, B: Bind<Limits = L, Error = S::Error>, R>(
         &self,
         subject: &S,
@@ -129,8 +129,8 @@ impl<L> Resolver<L> {
                 let plan = match place.get() {
                     Some(plan) => plan,
                     None => {
-                        let made = self.plan(&self.matcher.kind(subject)?, &matched.paths, ruleset);
-                        place.get_or_init(|| made)
+                        let plan = self.plan(&self.matcher.kind(subject)?, &matched.paths, ruleset);
+                        place.get_or_init(|| plan)
                     }
                 };
                 return self.in_plan(plan, subject, bind, then);
@@ -156,15 +156,15 @@ impl<L> Resolver<L> {
             None => matched.paths.hash(&mut hasher),
         }
         let hash = hasher.finish();
-        let plans = if kind.is_odd() || matched.is_odd { &self.odd_plans } else { &self.plans };
-        if let Some(plan) = plans.find(hash, |name| name.is(&kind, &matched, ruleset)) {
+        let plans = if kind.has_several_hosts() || matched.is_unusual { &self.unusual_plans } else { &self.plans };
+        if let Some(plan) = plans.find(hash, |key| key.is(&kind, &matched, ruleset)) {
             return self.in_plan(plan, subject, bind, then);
         }
-        let is_it = |name: &PlanName| name.is(&kind, &matched, ruleset);
-        let entry = plans.find_recent(hash, is_it).unwrap_or_else(|| {
+        let matches = |key: &PlanKey| key.is(&kind, &matched, ruleset);
+        let entry = plans.find_recent(hash, matches).unwrap_or_else(|| {
             let plan = self.plan(&kind, &matched.paths, ruleset);
             let paths = matched.number.map_or_else(|| Paths::Other(matched.paths.clone().into_owned()), Paths::Known);
-            plans.keep(hash, PlanName { kind: kind.clone(), paths, ruleset }, plan)
+            plans.get_or_insert(hash, PlanKey { kind: kind.clone(), paths, ruleset }, plan)
         });
         self.in_plan(&entry.1, subject, bind, then)
     }
@@ -183,13 +183,13 @@ impl<L> Resolver<L> {
         let mut hasher = FxHasher::default();
         (plan.number, &chosen).hash(&mut hasher);
         let (hash, selections) = (hasher.finish(), &self.selections);
-        let is_it = |name: &(u64, Chosen)| name.0 == plan.number && name.1 == chosen;
-        if let Some(selection) = selections.find(hash, is_it) {
+        let matches = |key: &(u64, Chosen)| key.0 == plan.number && key.1 == chosen;
+        if let Some(selection) = selections.find(hash, matches) {
             return selection.resolve(self.policy(), subject, bind, then);
         }
-        let entry = selections.find_recent(hash, is_it).unwrap_or_else(|| {
+        let entry = selections.find_recent(hash, matches).unwrap_or_else(|| {
             let selection = self.selection(&plan.candidates, &chosen);
-            selections.keep(hash, (plan.number, chosen.clone()), selection)
+            selections.get_or_insert(hash, (plan.number, chosen.clone()), selection)
         });
         entry.1.resolve(self.policy(), subject, bind, then)
     }

@@ -1,4 +1,4 @@
-//! Rules that apply together: which identities they read, how their keys are put together, what limits they ask.
+//! Rules that apply together: which identities they read, how their keys are built, and which limits they check.
 
 use std::sync::OnceLock;
 
@@ -7,14 +7,14 @@ use smallvec::SmallVec;
 
 use crate::compiled::{ANY_TIER, Policy};
 use crate::costs::Group;
-use crate::extract::{Given, extract, tier_of};
+use crate::extract::{Extracted, extract, tier_of};
 use crate::identity::{ANONYMOUS, EVERYONE, Identity, REPEATED_IDENTITY, Source};
 use crate::keys::hash_key;
 use crate::matching::Candidate;
 use crate::subject::Subject;
-use crate::value::CannotSay;
+use crate::value::NeedsPython;
 
-/// What binds limits to a store.
+/// Binds limits to a store.
 pub trait Bind {
     /// Limits bound to it.
     type Limits;
@@ -28,22 +28,22 @@ pub trait Bind {
 /// The parts of a key.
 pub type Parts<'a> = SmallVec<[&'a str; 4]>;
 
-/// What is asked of the limits of some rules for one tier, but for the keys.
-pub struct Asked<L> {
+/// The query to the limits of some rules for one tier, without its keys.
+pub struct TierQuery<L> {
     /// The limits; None where no rule applies.
     pub limits: Option<L>,
     /// Each unit that a rule's limits count is a group, with the rule's key and a cost of its own.
     pub groups: Box<[Group]>,
 }
 
-/// An identity as a rule's key reads it, with the endpoint of a request whose framework told none.
+/// An identity as a rule's key reads it, with the endpoint of a request whose framework reports none.
 #[derive(Clone, Debug, PartialEq)]
 struct Extractor {
     identity: Identity,
     template: Box<str>,
 }
 
-/// How a rule's key is put together of what extractors give.
+/// How a rule's key is built from the values that extractors give.
 #[derive(Clone, Debug, PartialEq)]
 struct Recipe {
     members: SmallVec<[usize; 2]>,
@@ -51,7 +51,7 @@ struct Recipe {
     refuses_repeated: bool,
 }
 
-/// Rules that apply together, and all that is known in advance of subjects that they apply to.
+/// Rules that apply together, and all that is known in advance about subjects that they apply to.
 pub struct Selection<L> {
     /// Their places in the policy.
     pub rules: Box<[usize]>,
@@ -62,7 +62,7 @@ pub struct Selection<L> {
     /// The tiers that the limits depend on; none where they depend on no tier.
     tiers: Box<[Box<str>]>,
     /// Of each of these tiers, and of all others.
-    asked: Box<[OnceLock<Asked<L>>]>,
+    queries: Box<[OnceLock<TierQuery<L>>]>,
 }
 
 impl<L> Selection<L> {
@@ -91,17 +91,17 @@ impl<L> Selection<L> {
             extractors: extractors.into(),
             recipes: recipes.into(),
             recipe_of: recipe_of.into(),
-            asked: (0..=tiers.len()).map(|_| OnceLock::new()).collect(),
+            queries: (0..=tiers.len()).map(|_| OnceLock::new()).collect(),
             tiers: tiers.into(),
         }
     }
 
     /// All limits that were bound.
     pub fn limits(&self) -> impl Iterator<Item = &L> {
-        self.asked.iter().filter_map(OnceLock::get).filter_map(|asked| asked.limits.as_ref())
+        self.queries.iter().filter_map(OnceLock::get).filter_map(|query| query.limits.as_ref())
     }
 
-    /// Call `then` with what applies to a subject that these rules apply to.
+    /// Call `then` with the query and the keys for a subject that these rules apply to.
     #[inline]
     pub fn resolve<S: Subject, B: Bind<Limits = L, Error = S::Error>, R>(
         &self,
@@ -110,21 +110,21 @@ impl<L> Selection<L> {
         bind: &B,
         then: impl for<'a> FnOnce(&Resolved<'a, L>) -> Result<R, S::Error>,
     ) -> Result<R, S::Error> {
-        let asked = self.asked_for(policy, subject, bind)?;
-        let mut resolved = Resolved { selection: self, asked, given: SmallVec::new() };
+        let query = self.query_for(policy, subject, bind)?;
+        let mut resolved = Resolved { selection: self, query, extracted: SmallVec::new() };
         for one in &self.extractors {
-            resolved.given.push(extract(&one.identity, &one.template, subject)?);
+            resolved.extracted.push(extract(&one.identity, &one.template, subject)?);
         }
         then(&resolved)
     }
 
     #[inline]
-    fn asked_for<S: Subject, B: Bind<Limits = L, Error = S::Error>>(
+    fn query_for<S: Subject, B: Bind<Limits = L, Error = S::Error>>(
         &self,
         policy: &Policy,
         subject: &S,
         bind: &B,
-    ) -> Result<&Asked<L>, S::Error> {
+    ) -> Result<&TierQuery<L>, S::Error> {
         let place = match &policy.tiers {
             Some(tiers) if !self.tiers.is_empty() => {
                 let tier = tier_of(tiers, subject)?;
@@ -132,45 +132,45 @@ impl<L> Selection<L> {
             }
             _ => self.tiers.len(),
         };
-        if let Some(asked) = self.asked[place].get() {
-            return Ok(asked);
+        if let Some(query) = self.queries[place].get() {
+            return Ok(query);
         }
         let tier = self.tiers.get(place).map_or(ANY_TIER, |tier| &**tier);
-        let made = self.ask(policy, tier, bind)?;
-        Ok(self.asked[place].get_or_init(|| made))
+        let query = self.new_query(policy, tier, bind)?;
+        Ok(self.queries[place].get_or_init(|| query))
     }
 
     #[cold]
-    fn ask<B: Bind<Limits = L>>(&self, policy: &Policy, tier: &str, bind: &B) -> Result<Asked<L>, B::Error> {
+    fn new_query<B: Bind<Limits = L>>(&self, policy: &Policy, tier: &str, bind: &B) -> Result<TierQuery<L>, B::Error> {
         let mut groups = Vec::new();
         for (rule, index) in self.rules.iter().enumerate() {
-            let own = &policy.rules[*index];
-            groups.extend(own.units(tier).iter().map(|unit| Group {
+            let definition = &policy.rules[*index];
+            groups.extend(definition.units(tier).iter().map(|unit| Group {
                 rule,
                 key: self.recipe_of[rule],
                 unit: *unit,
-                cost: own.costs[*unit],
+                cost: definition.costs[*unit],
             }));
         }
         let limits = if self.rules.is_empty() { None } else { Some(bind.bind(&self.rules, tier)?) };
-        Ok(Asked { limits, groups: groups.into() })
+        Ok(TierQuery { limits, groups: groups.into() })
     }
 }
 
-/// The rules that apply to a subject, what is asked of their limits, and the keys.
+/// The rules that apply to a subject, the query to their limits, and the keys.
 pub struct Resolved<'a, L> {
     /// The rules.
     pub selection: &'a Selection<L>,
-    /// What is asked.
-    pub asked: &'a Asked<L>,
-    given: SmallVec<[Given<'a>; 4]>,
+    /// The query to their limits.
+    pub query: &'a TierQuery<L>,
+    extracted: SmallVec<[Extracted<'a>; 4]>,
 }
 
 impl<'a, L> Resolved<'a, L> {
     /// For each rule whether it refuses for lack of an identity, where one does.
     #[inline]
     pub fn refused(&self) -> Option<Vec<bool>> {
-        if self.given.iter().all(|given| matches!(given, Given::Had { .. })) {
+        if self.extracted.iter().all(|extracted| matches!(extracted, Extracted::Present { .. })) {
             return None;
         }
         let recipes = &self.selection.recipes;
@@ -182,38 +182,38 @@ impl<'a, L> Resolved<'a, L> {
 
     /// Add the hashes of the keys, each once: `Group::key` says which is a group's.
     #[inline]
-    pub fn hash_keys(&self, seed: &Seed, hashes: &mut SmallVec<[KeyHash; 4]>) -> Result<(), CannotSay> {
+    pub fn hash_keys(&self, seed: &Seed, hashes: &mut SmallVec<[KeyHash; 4]>) -> Result<(), NeedsPython> {
         for recipe in &self.selection.recipes {
-            hashes.push(self.hash_of(recipe, seed).ok_or(CannotSay)?);
+            hashes.push(self.hash_of(recipe, seed).ok_or(NeedsPython)?);
         }
         Ok(())
     }
 
     /// `hash_keys` where a rule refuses for lack of an identity: `none` stands for the key of one that does.
     #[cold]
-    pub fn hash_keys_there(
+    pub fn hash_present_keys(
         &self,
         seed: &Seed,
         none: KeyHash,
         hashes: &mut SmallVec<[KeyHash; 4]>,
-    ) -> Result<(), CannotSay> {
+    ) -> Result<(), NeedsPython> {
         for recipe in &self.selection.recipes {
             let refuses = self.refuses(recipe);
-            hashes.push(if refuses { none } else { self.hash_of(recipe, seed).ok_or(CannotSay)? });
+            hashes.push(if refuses { none } else { self.hash_of(recipe, seed).ok_or(NeedsPython)? });
         }
         Ok(())
     }
 
-    /// The parts of the keys that are there, each once; None for that of a rule that refuses.
+    /// The parts of the keys, each key once; None for that of a rule that refuses.
     pub fn keys(&self) -> impl Iterator<Item = Option<Parts<'_>>> {
         self.selection.recipes.iter().map(|recipe| (!self.refuses(recipe)).then(|| self.parts_of(recipe)))
     }
 
     fn refuses(&self, recipe: &Recipe) -> bool {
-        recipe.members.iter().any(|member| match self.given[*member] {
-            Given::Missing => recipe.refuses_missing,
-            Given::Repeated(_) => recipe.refuses_repeated,
-            Given::Had { .. } => false,
+        recipe.members.iter().any(|member| match self.extracted[*member] {
+            Extracted::Missing => recipe.refuses_missing,
+            Extracted::Repeated(_) => recipe.refuses_repeated,
+            Extracted::Present { .. } => false,
         })
     }
 
@@ -236,17 +236,17 @@ impl<'a, L> Resolved<'a, L> {
         self.hash_of_parts(recipe, seed)
     }
 
-    /// The parts that an extractor gave, or that stand in for what it lacks, where they are no more than two.
+    /// The parts that an extractor gave, or that stand in for a missing identity, where there are no more than two.
     #[inline]
     fn one_or_two(&self, member: usize) -> Option<(Option<&str>, &str)> {
-        match &self.given[member] {
-            Given::Had { names, value } => match names[..] {
+        match &self.extracted[member] {
+            Extracted::Present { names, value } => match names[..] {
                 [] => Some((None, value)),
                 [name] => Some((Some(name), value)),
                 _ => None,
             },
-            Given::Missing => Some((Some(ANONYMOUS), &*self.selection.extractors[member].identity.name)),
-            Given::Repeated(_) => None,
+            Extracted::Missing => Some((Some(ANONYMOUS), &*self.selection.extractors[member].identity.name)),
+            Extracted::Repeated(_) => None,
         }
     }
 
@@ -263,10 +263,10 @@ impl<'a, L> Resolved<'a, L> {
             parts.push(EVERYONE);
         }
         for member in &recipe.members {
-            match &self.given[*member] {
-                Given::Missing => parts.extend([ANONYMOUS, &*self.selection.extractors[*member].identity.name]),
-                Given::Repeated(name) => parts.extend([REPEATED_IDENTITY, name]),
-                Given::Had { names, value } => {
+            match &self.extracted[*member] {
+                Extracted::Missing => parts.extend([ANONYMOUS, &*self.selection.extractors[*member].identity.name]),
+                Extracted::Repeated(name) => parts.extend([REPEATED_IDENTITY, name]),
+                Extracted::Present { names, value } => {
                     for name in names {
                         parts.push(name);
                     }

@@ -1,20 +1,20 @@
 //! All values that some application may read for a cookie or a query parameter.
 //!
-//! Servers and frameworks parse them in different ways: what is one value for one of them is another for the next.
+//! Servers and frameworks parse them in different ways: the same text may be one value for some and another for others.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
 use crate::text::{first_word, is_space, partition, sent_text, strip, unquote, unquote_plus};
-use crate::value::{CannotSay, Value};
+use crate::value::{NeedsPython, Value};
 
 const LONGEST_COOKIES: usize = 1 << 14;
 const MOST_COOKIES: usize = 512;
 /// Beyond these a cookie or a parameter counts as repeated: nothing hides behind padding.
 const MOST_FIELDS: usize = 1000;
 
-/// What `one_of_values` chooses from; some may be empty text.
+/// The values that `one_of_values` chooses from; some may be empty text.
 pub type Values<'a> = SmallVec<[Value<'a>; 2]>;
 
 /// The name of a cookie or a parameter that a policy reads, ready to be compared.
@@ -26,22 +26,22 @@ pub struct SentName {
 
 impl SentName {
     /// A name, as the policy has it. It cannot be compared here where its lower case is not only ASCII.
-    pub fn new(name: &str) -> Result<Self, CannotSay> {
-        let plain = plain_name(&plain_text(name)).collect::<Option<String>>().ok_or(CannotSay)?;
+    pub fn new(name: &str) -> Result<Self, NeedsPython> {
+        let plain = plain_name(&plain_text(name)).collect::<Option<String>>().ok_or(NeedsPython)?;
         Ok(Self { name: name.to_owned(), plain })
     }
 
     /// Whether some application takes this for the name.
-    fn is_spelled(&self, own: &str) -> bool {
-        let own = strip(own);
+    fn is_spelled(&self, spelled: &str) -> bool {
+        let spelled = strip(spelled);
         // A name of such characters alone is longer or shorter, or it may be this one.
-        if own.len() != self.plain.len()
-            && own.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[".contains(&byte))
+        if spelled.len() != self.plain.len()
+            && spelled.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[".contains(&byte))
         {
             return false;
         }
-        let own = plain_text(own);
-        let mut plain = plain_name(&own);
+        let spelled = plain_text(spelled);
+        let mut plain = plain_name(&spelled);
         self.plain.chars().all(|wanted| plain.next() == Some(Some(wanted))) && plain.next().is_none()
     }
 }
@@ -57,8 +57,8 @@ pub fn cookie_values<'a>(lines: &[&'a str], name: &SentName) -> Values<'a> {
         return values;
     }
     for pair in lines.iter().flat_map(|line| line.split(';')) {
-        if let Some((own, value)) = pair.split_once('=')
-            && (strip(own) == name.name || name.is_spelled(own))
+        if let Some((spelled, value)) = pair.split_once('=')
+            && (strip(spelled) == name.name || name.is_spelled(spelled))
         {
             add_spellings(&mut values, value);
         }
@@ -80,9 +80,9 @@ fn are_too_many(lines: &[&str]) -> bool {
     (bytes > LONGEST_COOKIES && too_long()) || (bytes > MOST_COOKIES && pairs() > MOST_COOKIES)
 }
 
-/// The value of what only some applications take for a cookie, as in `a=b name=value`.
+/// The value of a text that only some applications take for a cookie, as in `a=b name=value`.
 fn hidden<'a>(pair: &'a str, name: &str) -> Option<&'a str> {
-    // White space at the beginning is what follows a ";": most cookies have no other.
+    // White space at the beginning follows a ";": most cookies have no other.
     if pair.bytes().skip(1).all(|byte| byte.is_ascii_graphic() && byte != b',') && !pair.get(1..)?.starts_with(name) {
         return None;
     }
@@ -92,14 +92,14 @@ fn hidden<'a>(pair: &'a str, name: &str) -> Option<&'a str> {
         .find_map(|text| text.strip_prefix(name)?.trim_start_matches(is_space).strip_prefix('='))
 }
 
-/// What applications may read of a cookie's value: all of it, or only what stands before white space.
+/// The values that applications may read in a cookie: all of the text, or only the part before white space.
 fn add_spellings<'a>(values: &mut Values<'a>, text: &'a str) {
     match sent_text(text) {
         Cow::Borrowed(text) => add_spellings_of(values, text),
         Cow::Owned(text) => {
-            let mut own = Values::new();
-            add_spellings_of(&mut own, &text);
-            values.extend(own.into_iter().map(Value::into_owned));
+            let mut spelled = Values::new();
+            add_spellings_of(&mut spelled, &text);
+            values.extend(spelled.into_iter().map(Value::into_owned));
         }
     }
 }
@@ -190,8 +190,8 @@ pub fn query_values<'a>(query: &'a str, name: &SentName) -> Values<'a> {
             return values;
         }
         for field in spelling.split(|c: char| u8::try_from(c).is_ok_and(separates)) {
-            let (own, value) = partition(field, '=');
-            if own == name.name || name.is_spelled(own) {
+            let (spelled, value) = partition(field, '=');
+            if spelled == name.name || name.is_spelled(spelled) {
                 values.push(Value::One(unquote_plus(value)));
             }
         }
@@ -199,7 +199,7 @@ pub fn query_values<'a>(query: &'a str, name: &SentName) -> Values<'a> {
     values
 }
 
-/// A name without what follows a NUL and without white space around it, decoded.
+/// A name up to a NUL and without white space around it, decoded.
 fn plain_text(name: &str) -> Cow<'_, str> {
     let plain = |text: &str| -> (usize, usize) {
         let before = partition(text, '\0').0;

@@ -1,4 +1,4 @@
-//! A policy whose lists are sorted, so that what a request has is found in them without a look at each entry.
+//! A policy whose lists are sorted, so that a request's values are found in them by binary search.
 //!
 //! `Matcher::new` sorts; `matching` and `networks` search.
 

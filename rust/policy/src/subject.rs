@@ -1,17 +1,17 @@
-//! What a policy is evaluated for: what its conditions and identities read.
+//! The subject that a policy is evaluated for: all that its conditions and identities read.
 //!
 //! A request of a web server is one, be it Python's or of a server in Rust; so is a set of entries that a gateway
-//! describes a request by, which has "" for what it does not know. Nothing in it is trusted.
+//! describes a request by, which has "" for fields that it does not know. Nothing in it is trusted.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::value::CannotSay;
+use crate::value::NeedsPython;
 
 /// The name of a header in lower case, and its number among those that a policy reads.
 ///
-/// A subject that is asked for many names by number may keep what it found by number.
+/// A subject that is read by many names may cache the headers that it found by their numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     /// As headers are found by it.
@@ -52,10 +52,10 @@ impl<'a> Sent<'a> {
     }
 }
 
-/// What the evaluation of a policy reads.
+/// The subject of an evaluation of a policy.
 pub trait Subject {
-    /// Why something could not be read; among it that only Python can say it.
-    type Error: From<CannotSay>;
+    /// Why a field could not be read; one reason is that only Python can read it.
+    type Error: From<NeedsPython>;
 
     /// The method, in upper case.
     fn method(&self) -> Result<&str, Self::Error>;
@@ -63,7 +63,7 @@ pub trait Subject {
     /// The path as it was sent, with its query.
     fn path(&self) -> Result<&str, Self::Error>;
 
-    /// What else the path may be to its application; see `RootedPath` of `headgate.policy.subject`.
+    /// Another path that the application may read in it; see `RootedPath` of `headgate.policy.subject`.
     fn other_path(&self) -> Result<Option<Cow<'_, str>>, Self::Error> {
         Ok(None)
     }
@@ -80,11 +80,11 @@ pub trait Subject {
     /// The lines of a header, None where there is none.
     fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, Self::Error>;
 
-    /// The entry of a descriptor at a place, from 0, its key and its value; None after the last, and of what is none.
+    /// The entry of a descriptor at a place, from 0: its key and its value; None after the last, and without one.
     fn entry(&self, _place: usize) -> Result<Option<(&str, &str)>, Self::Error> {
         Ok(None)
     }
 
-    /// What a call that is no HTTP request tells of itself, as its user or its model; "" for what it does not.
+    /// An attribute of a call that is no HTTP request, as its user or its model; "" for one that it does not have.
     fn attribute(&self, name: &str) -> Result<&str, Self::Error>;
 }

@@ -1,4 +1,4 @@
-//! Text as Python's `str` and `urllib` read it. What needs tables of Unicode that change is not here.
+//! Text as Python's `str` and `urllib` read it. Functions that need tables of Unicode, which change, are not here.
 
 use std::borrow::Cow;
 
@@ -37,7 +37,7 @@ fn sent_characters(value: &str) -> Cow<'_, str> {
     }
 }
 
-/// `str.partition`, without the separator: what is before it and what is after, "" where it is not there.
+/// `str.partition`, without the separator: the text before it and the text after it, "" without a separator.
 #[inline]
 pub fn partition(text: &str, separator: char) -> (&str, &str) {
     text.split_once(separator).unwrap_or((text, ""))
@@ -58,7 +58,7 @@ pub fn is_longer(text: &str, most: usize) -> bool {
     text.len() > most && (text.is_ascii() || text.chars().nth(most).is_some())
 }
 
-/// `urllib.parse.unquote` with `errors="replace"`: decoded once, what is no UTF-8 replaced.
+/// `urllib.parse.unquote` with `errors="replace"`: decoded once, with bytes that are not UTF-8 replaced.
 ///
 /// Characters that are no ASCII stay, and no sequence of encoded bytes runs across them.
 pub fn unquote(text: &str) -> Cow<'_, str> {

@@ -1,4 +1,4 @@
-//! What a request gives for a name that is meant to have one value: nothing, one value, or several.
+//! The value of a name that is meant to have one in a request: nothing, one value, or several.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub enum Value<'a> {
 
 /// The answer depends on tables of Unicode, which differ between versions of Python: Python has to give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CannotSay;
+pub struct NeedsPython;
 
 /// `headgate.policy.request.one_of_values`: the only value among these, none being empty text or all alike.
 pub fn one_of_values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> Value<'a> {

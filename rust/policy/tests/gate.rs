@@ -18,7 +18,7 @@ use headgate_policy::costs::Cost;
 use headgate_policy::gate::{Decision, Gate, RuleLimit};
 use headgate_policy::identity::{AddressSource, Combination, Identity, Source};
 use headgate_policy::subject::{Name, Sent, Subject};
-use headgate_policy::value::CannotSay;
+use headgate_policy::value::NeedsPython;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
@@ -28,8 +28,8 @@ const PEEK: Mode = Mode { commit: false, max_delay_us: None };
 #[derive(Debug)]
 struct Failed;
 
-impl From<CannotSay> for Failed {
-    fn from(_: CannotSay) -> Self {
+impl From<NeedsPython> for Failed {
+    fn from(_: NeedsPython) -> Self {
         Self
     }
 }
@@ -210,23 +210,24 @@ fn an_exemption_is_for_what_is_meant_in_every_form() {
 #[test]
 fn a_peek_changes_nothing_and_a_cost_is_so_many_requests() {
     let gate = gate();
-    let ask =
-        |times, mode| gate.decide(&request("/", &[]), Cost { times, told: &[] }, 0, NOW_US, mode).expect("an answer");
+    let decide = |times, mode| {
+        gate.decide(&request("/", &[]), Cost { times, amounts: &[] }, 0, NOW_US, mode).expect("an answer")
+    };
     for _ in 0..3 {
-        assert!(matches!(ask(8, PEEK), Decision::Decided(answer, _) if answer.allowed));
+        assert!(matches!(decide(8, PEEK), Decision::Decided(answer, _) if answer.allowed));
     }
-    assert!(matches!(ask(9, HIT), Decision::Decided(answer, _) if !answer.allowed));
-    assert!(matches!(ask(8, HIT), Decision::Decided(answer, _) if answer.allowed));
-    assert!(matches!(ask(1, HIT), Decision::Decided(answer, _) if !answer.allowed));
+    assert!(matches!(decide(9, HIT), Decision::Decided(answer, _) if !answer.allowed));
+    assert!(matches!(decide(8, HIT), Decision::Decided(answer, _) if answer.allowed));
+    assert!(matches!(decide(1, HIT), Decision::Decided(answer, _) if !answer.allowed));
 }
 
 #[test]
 fn what_is_in_flight_is_told_and_never_charged_without_being_held() {
     let gate = places();
-    let ask = |mode| gate.decide(&request("/", &[]), Cost::ONE, 0, NOW_US, mode).expect("an answer");
+    let decide = |mode| gate.decide(&request("/", &[]), Cost::ONE, 0, NOW_US, mode).expect("an answer");
     for _ in 0..3 {
-        assert!(matches!(ask(HIT), Decision::NeverEnds(rules) if rules == [0]));
-        assert!(matches!(ask(PEEK), Decision::Decided(answer, _) if answer.allowed));
+        assert!(matches!(decide(HIT), Decision::NeverEnds(rules) if rules == [0]));
+        assert!(matches!(decide(PEEK), Decision::Decided(answer, _) if answer.allowed));
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a resolver remembers of requests, whatever clients make up.
+//! The caches of a resolver stay bounded, whatever requests clients make up.
 
 #![allow(clippy::expect_used)] // a test says so when it fails
 
@@ -9,7 +9,7 @@ use headgate_policy::identity::Combination;
 use headgate_policy::resolver::Resolver;
 use headgate_policy::selection::Bind;
 use headgate_policy::subject::{Name, Sent, Subject};
-use headgate_policy::value::CannotSay;
+use headgate_policy::value::NeedsPython;
 
 const HOSTS: usize = 12;
 
@@ -20,33 +20,33 @@ struct Request {
 }
 
 impl Subject for Request {
-    type Error = CannotSay;
+    type Error = NeedsPython;
 
-    fn method(&self) -> Result<&str, CannotSay> {
+    fn method(&self) -> Result<&str, NeedsPython> {
         Ok("GET")
     }
 
-    fn path(&self) -> Result<&str, CannotSay> {
+    fn path(&self) -> Result<&str, NeedsPython> {
         Ok("/")
     }
 
-    fn host(&self) -> Result<&str, CannotSay> {
+    fn host(&self) -> Result<&str, NeedsPython> {
         Ok(&self.host)
     }
 
-    fn client_ip(&self) -> Result<&str, CannotSay> {
+    fn client_ip(&self) -> Result<&str, NeedsPython> {
         Ok("203.0.113.9")
     }
 
-    fn endpoint(&self) -> Result<&str, CannotSay> {
+    fn endpoint(&self) -> Result<&str, NeedsPython> {
         Ok("")
     }
 
-    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, CannotSay> {
+    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, NeedsPython> {
         Ok((self.headers >> name.number & 1 == 1).then_some(Sent::One("sent")))
     }
 
-    fn attribute(&self, _: &str) -> Result<&str, CannotSay> {
+    fn attribute(&self, _: &str) -> Result<&str, NeedsPython> {
         Ok("")
     }
 }
@@ -56,9 +56,9 @@ struct Counting(Cell<usize>);
 
 impl Bind for Counting {
     type Limits = ();
-    type Error = CannotSay;
+    type Error = NeedsPython;
 
-    fn bind(&self, _: &[usize], _: &str) -> Result<(), CannotSay> {
+    fn bind(&self, _: &[usize], _: &str) -> Result<(), NeedsPython> {
         self.0.set(self.0.get() + 1);
         Ok(())
     }
@@ -108,17 +108,17 @@ fn policy() -> Policy {
 #[test]
 fn a_flood_of_lists_of_hosts_leaves_room_for_what_is_known_of_each_host() {
     let (resolver, bind) = (Resolver::new(policy()), Counting(Cell::new(0)));
-    let ask =
+    let resolve =
         |host: String| resolver.resolve(&Request { host, headers: 0 }, 0, &bind, |_| Ok(())).expect("what applies");
     for several in 1..1_usize << HOSTS {
         let hosts: Vec<String> = (0..HOSTS).filter(|number| several >> number & 1 == 1).map(host).collect();
         if hosts.len() > 1 {
-            ask(hosts.join(","));
+            resolve(hosts.join(","));
         }
     }
     let before = bind.0.get();
     for _ in 0..3 {
-        (0..HOSTS).for_each(|number| ask(host(number)));
+        (0..HOSTS).for_each(|number| resolve(host(number)));
     }
     assert_eq!(bind.0.get() - before, HOSTS);
 }
@@ -140,27 +140,27 @@ fn a_host_is_below_another_however_many_dots_it_has() {
 #[test]
 fn a_flood_of_headers_neither_grows_what_is_remembered_nor_pushes_out_what_is_met_again_and_again() {
     let (resolver, bind) = (Resolver::new(policy_of_headers()), Counting(Cell::new(0)));
-    let ask = |headers: usize| {
+    let resolve = |headers: usize| {
         let rules = |request: &Request| {
             resolver.resolve(request, 0, &bind, |resolved| Ok(resolved.selection.rules.len())).expect("rules")
         };
         assert_eq!(rules(&Request { host: String::new(), headers }), 1 + headers.count_ones() as usize);
     };
     let all = 1 << HOSTS;
-    (1..all - 1).for_each(ask); // whatever has room for good is taken
-    ask(all - 1);
+    (1..all - 1).for_each(resolve); // whatever has room for good is taken
+    resolve(all - 1);
     for headers in 1..all - 1 {
-        ask(headers);
+        resolve(headers);
         if headers % 100 == 0 {
             let before = bind.0.get();
-            ask(all - 1);
+            resolve(all - 1);
             assert_eq!(bind.0.get(), before, "what is met again and again was made anew");
         }
     }
-    let mut kept = 0;
-    let counted: Result<(), ()> = resolver.each_limits(|()| {
-        kept += 1;
+    let mut count = 0;
+    let counted: Result<(), ()> = resolver.visit_limits(|()| {
+        count += 1;
         Ok(())
     });
-    assert!(counted.is_ok() && kept <= 2048 + 2 * 512, "{kept} are kept");
+    assert!(counted.is_ok() && count <= 2048 + 2 * 512, "{count} are kept");
 }

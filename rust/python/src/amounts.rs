@@ -1,4 +1,4 @@
-//! Amounts, leases and times to remember, as they are given; what they cannot be is told by `headgate.holding`.
+//! Amounts, leases and times to remember, as callers pass them; `headgate.holding` raises the errors of wrong ones.
 
 use headgate_core::limit::LARGEST;
 use pyo3::prelude::*;
@@ -24,7 +24,7 @@ pub fn check_amount(amount: &Bound<'_, PyAny>) -> PyResult<i64> {
     call(amount, "check_amount")?.extract()
 }
 
-/// What a hold really cost: an amount for each group, or one for all; `headgate.holding.amounts_of`.
+/// The actual cost of a hold: an amount for each group, or one for all; `headgate.holding.amounts_of`.
 ///
 /// Where the limits of these definitions count one unit, a mapping may name it.
 #[inline]
@@ -49,13 +49,13 @@ pub fn amounts_of(
     Ok(SmallVec::from_elem(one(amounts)?, 1))
 }
 
-/// Whether these amounts name what they are of.
+/// Whether these amounts name their units.
 #[inline]
 fn is_mapping(amounts: &Bound<'_, PyAny>) -> bool {
     !amounts.is_exact_instance_of::<PyInt>() && amounts.cast::<PyMapping>().is_ok()
 }
 
-/// The amount of a mapping from unit to number, for limits that count one unit; the error of what is none.
+/// The amount of a mapping from unit to number, for limits that count one unit; an error for any other mapping.
 #[cold]
 fn named<'py>(amounts: &Bound<'py, PyAny>, definitions: Py<PyTuple>, function: &str) -> PyResult<Bound<'py, PyAny>> {
     amounts.py().import("headgate.costs")?.call_method1(function, (definitions, amounts))
@@ -73,7 +73,7 @@ pub fn check_lease(lease_us: &Bound<'_, PyAny>) -> PyResult<i64> {
     call(lease_us, "check_lease")?.extract()
 }
 
-/// A lease from seconds, or as it was given; `headgate.holding.lease_of`.
+/// A lease from seconds, or in microseconds; `headgate.holding.lease_of`.
 #[inline]
 pub fn lease_of(lease: Option<&Bound<'_, PyAny>>, lease_us: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
     let Some(seconds) = lease else {
@@ -95,7 +95,7 @@ pub fn remember_of(remember: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
     remember.map_or(Ok(0), |seconds| call(seconds, "remember_of")?.extract())
 }
 
-/// What is to be held on top: an amount for each group, or one for all; see `amounts_of`.
+/// The amounts to hold in addition: one for each group, or one for all; see `amounts_of`.
 pub fn extensions_of(
     more: &Bound<'_, PyAny>,
     definitions: impl FnOnce() -> PyResult<Py<PyTuple>>,

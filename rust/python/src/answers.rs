@@ -1,4 +1,4 @@
-//! What clients are told of decisions: the bodies that `headgate.http.refusal` and `decision_json` write.
+//! Reports decisions to clients: the bodies that `headgate.http.refusal` and `decision_json` write.
 
 use headgate_answers::{Limits, NamedLimit};
 use pyo3::prelude::*;
@@ -10,7 +10,7 @@ use crate::fields::PythonForm;
 /// Form, name, rule, text and base unit of a limit.
 type Named = (PythonForm, String, String, String, String);
 
-/// Writes what clients are told of decisions on the same limits.
+/// Writes the reports of decisions on the same limits to clients.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct Answers(Limits);
 
@@ -29,10 +29,10 @@ impl Answers {
     }
 
     fn problem<'py>(&self, py: Python<'py>, decision: &Decision) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, self.0.problem(decision.told()).as_bytes())
+        PyBytes::new(py, self.0.problem(decision.verdict()).as_bytes())
     }
 
     fn decision_json(&self, decision: &Decision) -> String {
-        self.0.decision_json(decision.told())
+        self.0.decision_json(decision.verdict())
     }
 }

@@ -1,4 +1,4 @@
-//! One door to the tables, wherever their states are.
+//! A table, wherever its states are.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -25,8 +25,8 @@ pub use crate::table_errors::unusable;
 use crate::table_errors::{damaged, failed};
 pub use crate::table_errors::{full, headgate_error};
 
-/// What a table answers to a call, wherever it is; an error is raised.
-macro_rules! ask {
+/// Call a method of a table, wherever it is, and raise its error.
+macro_rules! call_table {
     ($self:ident.$call:ident($($argument:expr),*)) => {
         guarded(|| match $self {
             Self::Private(table) => table.$call($($argument),*).map_err(damaged),
@@ -46,7 +46,7 @@ pub enum AnyTable {
 }
 
 impl AnyTable {
-    /// How keys are hashed here.
+    /// The seed that keys are hashed with here.
     #[inline(always)]
     pub fn seed(&self) -> &Seed {
         match self {
@@ -56,7 +56,7 @@ impl AnyTable {
         }
     }
 
-    /// What is added to the monotonic clock to have this table's time; None: the time of the process.
+    /// The offset from the monotonic clock to this table's time; None for the time of the process.
     pub fn anchor_us(&self) -> Option<i64> {
         match self {
             Self::Private(_) => None,
@@ -65,12 +65,12 @@ impl AnyTable {
         }
     }
 
-    /// Make a limit known.
+    /// Register a limit.
     pub fn register(&self, definition: Definition<'_>, now_us: i64) -> Registration<PyErr> {
-        ask!(self.register(definition, now_us))
+        call_table!(self.register(definition, now_us))
     }
 
-    /// Raise ConfigError for limits that cannot be asked together here.
+    /// Raise ConfigError for limits that cannot be decided together here.
     pub fn check_fit<'limit>(&self, limits: impl Iterator<Item = &'limit Limit> + Clone) -> PyResult<()> {
         match self {
             Self::Private(_) => Ok(()),
@@ -92,10 +92,10 @@ impl AnyTable {
     /// See `Table::apply`.
     #[inline(always)]
     pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> PyResult<Answer> {
-        ask!(self.apply(checks, now_us, mode))
+        call_table!(self.apply(checks, now_us, mode))
     }
 
-    /// `check_fit` without Python: whether these limits can be asked together here.
+    /// `check_fit` without Python: whether these limits can be decided together here.
     pub fn fits<'limit>(&self, limits: impl Iterator<Item = &'limit Limit> + Clone) -> bool {
         match self {
             Self::Private(_) => true,
@@ -118,21 +118,21 @@ impl AnyTable {
     /// See `Table::apply_in_flight`.
     pub fn apply_in_flight(&self, checks: &[Check], now_us: i64, mode: Mode) -> PyResult<Answer> {
         self.check_holds(checks)?;
-        ask!(self.apply_in_flight(checks, now_us, mode))
+        call_table!(self.apply_in_flight(checks, now_us, mode))
     }
 
     /// See `Table::reserve`.
     #[inline(always)]
     pub fn reserve(&self, checks: &[Check], request: &HoldRequest<'_>, now_us: i64, mode: Mode) -> PyResult<Reserved> {
         self.check_holds(checks)?;
-        ask!(self.reserve(checks, request, now_us, mode))
+        call_table!(self.reserve(checks, request, now_us, mode))
     }
 
     /// See `Table::reserve_one`.
     #[inline(always)]
     pub fn reserve_one(&self, check: &Check, times: HoldTimes, now_us: i64) -> PyResult<Option<(HoldId, Measured)>> {
         self.check_holds(std::slice::from_ref(check))?;
-        ask!(self.reserve_one(check, times, now_us))
+        call_table!(self.reserve_one(check, times, now_us))
     }
 
     /// See `Table::commit`.
@@ -142,11 +142,11 @@ impl AnyTable {
         id: HoldId,
         shard_number: usize,
         actuals: &[Option<i64>],
-        asked: &CallerLimits<'_>,
+        limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> PyResult<Result<Settlement, Misuse>> {
         self.check_holds(&[])?;
-        ask!(self.commit(id, shard_number, actuals, asked, now_us))
+        call_table!(self.commit(id, shard_number, actuals, limits, now_us))
     }
 
     /// See `Table::commit_outcome`.
@@ -156,11 +156,11 @@ impl AnyTable {
         id: HoldId,
         shard_number: usize,
         actuals: &[Option<i64>],
-        asked: &CallerLimits<'_>,
+        limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> PyResult<Result<Outcome, Misuse>> {
         self.check_holds(&[])?;
-        ask!(self.commit_outcome(id, shard_number, actuals, asked, now_us))
+        call_table!(self.commit_outcome(id, shard_number, actuals, limits, now_us))
     }
 
     /// See `Table::commit_one`.
@@ -170,10 +170,10 @@ impl AnyTable {
         id: HoldId,
         shard_number: usize,
         actual: Option<i64>,
-        asked: &Registered,
+        limits: &Registered,
         now_us: i64,
     ) -> PyResult<Option<SettledOne>> {
-        ask!(self.commit_one(id, shard_number, actual, asked, now_us))
+        call_table!(self.commit_one(id, shard_number, actual, limits, now_us))
     }
 
     /// See `Table::extend`.
@@ -183,11 +183,11 @@ impl AnyTable {
         shard_number: usize,
         lease_us: i64,
         more: &[i64],
-        asked: &CallerLimits<'_>,
+        limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> PyResult<Result<Extension, Misuse>> {
         self.check_holds(&[])?;
-        ask!(self.extend(id, shard_number, lease_us, more, asked, now_us))
+        call_table!(self.extend(id, shard_number, lease_us, more, limits, now_us))
     }
 
     /// See `Table::new_id`.
@@ -236,17 +236,17 @@ impl AnyTable {
         mode: Mode,
         each: impl FnMut(Answer),
     ) -> PyResult<()> {
-        ask!(self.apply_each(requests, checks_each, now_us, mode, each))
+        call_table!(self.apply_each(requests, checks_each, now_us, mode, each))
     }
 
     /// See `Table::reset`.
     pub fn reset(&self, states: &[(&Registered, KeyHash)], now_us: i64) -> PyResult<bool> {
-        ask!(self.reset(states, now_us))
+        call_table!(self.reset(states, now_us))
     }
 
     /// See `Table::give_back`.
     pub fn give_back(&self, checks: &[Check], now_us: i64, earliest_us: i64) -> PyResult<()> {
-        ask!(self.give_back(checks, now_us, earliest_us))
+        call_table!(self.give_back(checks, now_us, earliest_us))
     }
 
     /// See `Table::read`.
@@ -257,25 +257,25 @@ impl AnyTable {
         now_us: i64,
         read: impl FnOnce(Stored<Entries<'_>>) -> T,
     ) -> PyResult<T> {
-        ask!(self.read(limit, key, now_us, read))
+        call_table!(self.read(limit, key, now_us, read))
     }
 
     /// See `Table::clear`.
     pub fn clear(&self) -> PyResult<()> {
-        ask!(self.clear())
+        call_table!(self.clear())
     }
 
     /// See `Table::stats`.
     pub fn stats(&self) -> PyResult<Stats> {
-        ask!(self.stats())
+        call_table!(self.stats())
     }
 }
 
-/// What a table answers, and a StoreError where its code fails over what it finds there: no lock stays with it, and
-/// what it had begun in a zone is taken back by the next process.
+/// The answer of a table, or a StoreError where its code panics over the states that it finds: it holds no lock then,
+/// and the next process undoes what it had begun in a zone.
 #[inline(always)]
-pub fn guarded<T>(ask: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
-    // Every structure that the closures change is whole between any two of its statements, or mended when it is
-    // met next.
-    catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(|_| Err(failed()))
+pub fn guarded<T>(operate: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    // Every structure that the closures change is consistent between any two of its statements, or is repaired when it
+    // is used next.
+    catch_unwind(AssertUnwindSafe(operate)).unwrap_or_else(|_| Err(failed()))
 }

@@ -33,10 +33,10 @@ pub fn hash_key(key: &Bound<'_, PyAny>, seed: &Seed) -> PyResult<KeyHash> {
 #[cold]
 fn hash_parts(key: &Bound<'_, PyAny>, seed: &Seed) -> PyResult<KeyHash> {
     let Ok(tuple) = key.cast::<PyTuple>() else {
-        return Err(complaint(key, "encode_key"));
+        return Err(error_of(key, "encode_key"));
     };
     if !(1..=MOST_PARTS).contains(&tuple.len()) {
-        return Err(complaint(key, "encode_key"));
+        return Err(error_of(key, "encode_key"));
     }
     let mut parts: SmallVec<[Bound<'_, PyString>; 4]> = SmallVec::new();
     for part in tuple.iter() {
@@ -47,19 +47,19 @@ fn hash_parts(key: &Bound<'_, PyAny>, seed: &Seed) -> PyResult<KeyHash> {
         let exact = part.is_exact_instance_of::<PyInt>();
         let number = if exact { part } else { call_keys(&part, "whole_number")? };
         if number.is_none() {
-            return Err(complaint(key, "encode_key"));
+            return Err(error_of(key, "encode_key"));
         }
         if number.extract::<i64>().is_err() {
-            call_keys(key, "encode_key")?; // refuses what is too long to print
+            call_keys(key, "encode_key")?; // refuses numbers that are too long to print
         }
         parts.push(number.str()?);
     }
     let texts: SmallVec<[&str; 4]> = parts.iter().filter_map(|part| part.to_str().ok()).collect();
     let hash = if texts.len() == parts.len() { keys::hash_key(&texts, seed) } else { None };
-    hash.ok_or_else(|| complaint(key, "encode_key"))
+    hash.ok_or_else(|| error_of(key, "encode_key"))
 }
 
-/// The units that a request asks for.
+/// The cost of a request, in units.
 #[derive(Clone, Copy)]
 pub struct Cost(pub i64);
 
@@ -78,7 +78,7 @@ impl<'py> FromPyObject<'_, 'py> for Cost {
     }
 }
 
-/// The units that a request asks for, or what is none before it is known what the limits count.
+/// The cost of a request in units, or an object to be read once it is known what the limits count.
 pub enum AnyCost {
     Units(i64),
     Other(Py<PyAny>),
@@ -99,7 +99,7 @@ impl<'py> FromPyObject<'_, 'py> for AnyCost {
     }
 }
 
-/// The cost that a mapping from unit to number is to limits that count one unit; the error of what is none.
+/// The cost in a mapping from unit to number, for limits that count one unit; raises for any other object.
 #[cold]
 pub fn single_cost(definitions: &Bound<'_, PyTuple>, cost: &Py<PyAny>) -> PyResult<i64> {
     definitions.py().import("headgate.costs")?.call_method1("single_cost", (definitions, cost))?.extract()
@@ -117,7 +117,7 @@ pub fn check_now(now_us: &Bound<'_, PyAny>) -> PyResult<i64> {
     call_keys(now_us, "check_now")?.extract()
 }
 
-/// How long ago something was, in microseconds: at most `LARGEST`.
+/// The age of a past moment, in microseconds: at most `LARGEST`.
 pub fn check_ago(ago_us: &Bound<'_, PyAny>) -> PyResult<i64> {
     call_keys(ago_us, "check_ago")?.extract()
 }
@@ -127,7 +127,7 @@ fn call_keys<'py>(value: &Bound<'py, PyAny>, function: &str) -> PyResult<Bound<'
 }
 
 /// The error that `headgate.keys` has for a value refused here.
-fn complaint(value: &Bound<'_, PyAny>, function: &str) -> PyErr {
+fn error_of(value: &Bound<'_, PyAny>, function: &str) -> PyErr {
     match call_keys(value, function) {
         Err(error) => error,
         Ok(_) => PyRuntimeError::new_err(format!("headgate.keys.{function} takes what the native core refuses")),

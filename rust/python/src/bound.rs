@@ -23,10 +23,10 @@ use crate::arguments::{AnyCost, Cost, check_ago, check_now, hash_key, single_cos
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::decisions::Decisions;
-use crate::measured::LimitsOf;
+use crate::limit_reader::LimitReader;
 use crate::operation::Operation;
 use crate::registration::{register, table_of};
-use crate::reservation::{Keeper, Reservation, Told};
+use crate::reservation::{HoldMethods, Reservation, TableAnswer};
 use crate::settlement::{Settlement, conflict, extension, misuse, outcome_name};
 use crate::state::read_state;
 use crate::whole_id::WholeId;
@@ -36,15 +36,15 @@ const PEEK: Mode = Mode { commit: false, max_delay_us: None };
 /// Keys judged between two moments at which other threads may run.
 const CHUNK: usize = 1024;
 
-/// How reservations of native limits are settled and extended.
-static KEEPER: Keeper = Keeper {
-    limits: LimitsOf {
+/// The operations of reservations of native limits.
+static HOLD_METHODS: HoldMethods = HoldMethods {
+    reader: LimitReader {
         definitions: |bound| Ok(bound.cast::<BoundLimits>()?.get().definitions(bound.py())),
         read: |bound, measured| Ok(bound.cast::<BoundLimits>()?.get().answer_of(measured)),
     },
     settle: |bound, id, actuals| BoundLimits::settle(bound.cast::<BoundLimits>()?, id, actuals, None),
     extend: |bound, id, lease_us, more| {
-        bound.cast::<BoundLimits>()?.get().lengthen(bound.py(), id, lease_us, more, None)
+        bound.cast::<BoundLimits>()?.get().extend_hold(bound.py(), id, lease_us, more, None)
     },
 };
 
@@ -54,7 +54,7 @@ type Checks<'limit> = SmallVec<[Check<'limit>; 4]>;
 struct Member {
     limit: Arc<Registered>,
     shadow: bool,
-    /// Which of a decision's keys and costs it is checked with.
+    /// The group whose key and cost it is checked with.
     group: usize,
 }
 
@@ -68,13 +68,14 @@ pub struct BoundLimits {
     clock: Clock,
     /// The group of each limit.
     group_of: Box<[u16]>,
-    /// How long holds are remembered at the least.
+    /// The least time that holds are remembered for.
     remember_us: i64,
-    /// Which limit counts what is in flight, if one does.
+    /// The limit that counts requests in flight, if one does.
     in_flight: Option<usize>,
-    /// The callers that wait in this process for places in flight, by the places of their keys, and what calls them.
+    /// The callers that wait in this process for places in flight, by the places of their keys, and the function that
+    /// notifies them.
     waiting: OnceLock<(Py<PyDict>, Py<PyAny>)>,
-    /// The lines that the store keeps for all processes.
+    /// The waiting lines that the store keeps for all processes.
     line: OnceLock<Py<PyAny>>,
 }
 
@@ -115,14 +116,14 @@ impl BoundLimits {
         id: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Decision> {
         match id {
-            None => self.one(py, key, cost, HIT),
+            None => self.decide_key(py, key, cost, HIT),
             Some(name) => self.hit_once(py, key, cost, name),
         }
     }
 
     #[pyo3(signature = (key, cost = AnyCost::Units(1)), text_signature = "($self, key, cost=1)")]
     fn peek(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: AnyCost) -> PyResult<Decision> {
-        self.one(py, key, cost, PEEK)
+        self.decide_key(py, key, cost, PEEK)
     }
 
     #[pyo3(signature = (keys, costs = None))]
@@ -134,11 +135,11 @@ impl BoundLimits {
     ) -> PyResult<Decisions> {
         let keys = sequence(keys)?;
         let costs = Costs::read(costs, keys.len())?;
-        self.check_is_held()?;
+        self.check_can_hit()?;
         // All keys and costs are read before any is charged: bad input charges no key.
         let mut requests = Vec::with_capacity(keys.len());
         for start in (0..keys.len()).step_by(CHUNK) {
-            // Taking hold of a chunk of keys first fetches their memory at once, not one after another.
+            // Referring to a chunk of keys first fetches their memory at once, not one after another.
             let end = keys.len().min(start + CHUNK);
             let chunk: PyResult<Vec<_>> = (start..end).map(|index| keys.get_item(index)).collect();
             for (index, key) in (start..end).zip(chunk?) {
@@ -165,7 +166,7 @@ impl BoundLimits {
         signature = (key, cost = AnyCost::Units(1), lease = None, id = None, lease_us = None, remember = None),
         text_signature = "($self, key, cost=1, lease=None, id=None, lease_us=None, remember=None)"
     )]
-    #[allow(clippy::too_many_arguments)] // what callers may say
+    #[allow(clippy::too_many_arguments)] // the arguments of `Limiter.reserve`
     fn hold<'py>(
         slf: &Bound<'py, Self>,
         key: &Bound<'py, PyAny>,
@@ -175,29 +176,29 @@ impl BoundLimits {
         lease_us: Option<&Bound<'py, PyAny>>,
         remember: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Reservation>> {
-        let own = slf.get();
-        let hash = hash_key(key, own.table.seed())?;
-        let cost = own.units(slf.py(), cost)?;
+        let this = slf.get();
+        let hash = hash_key(key, this.table.seed())?;
+        let cost = this.units(slf.py(), cost)?;
         let lease_us = lease_of(lease, lease_us)?;
-        let remember_us = own.remember_us.max(remember_of(remember)?);
-        let place = own.place(hash)?;
+        let remember_us = this.remember_us.max(remember_of(remember)?);
+        let place = this.place(hash)?;
         let Some(name) = id else {
-            return own.hold_new(slf, hash, cost, place, HoldTimes { lease_us, remember_us });
+            return this.hold_new(slf, hash, cost, place, HoldTimes { lease_us, remember_us });
         };
         let id = WholeId::named(key, name, place)?;
-        let checks: Checks<'_> = own.members.iter().map(|member| member.check(hash, cost)).collect();
-        let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, own.groups);
-        let request = HoldRequest { named: true, ..own.request(id, lease_us, remember_us, &costs) };
-        let (answer, repeated, _) = own.hold_checks(&checks, request, own.clock.now_us(slf.py())?, None)?;
-        Reservation::held(slf, &KEEPER, Told::All(answer), id, repeated, lease_us)
+        let checks: Checks<'_> = this.members.iter().map(|member| member.check(hash, cost)).collect();
+        let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, this.groups);
+        let request = HoldRequest { named: true, ..this.request(id, lease_us, remember_us, &costs) };
+        let (answer, repeated, _) = this.hold_checks(&checks, request, this.clock.now_us(slf.py())?, None)?;
+        Reservation::new(slf, &HOLD_METHODS, TableAnswer::All(answer), id, repeated, lease_us)
     }
 
-    /// From now on call `freed` with the place of an id when its hold is settled here, and `waiting` is not empty.
+    /// Call `freed` from now on with the place of an id when its hold is settled here, and `waiting` is not empty.
     fn call_when_freed(&self, waiting: Py<PyDict>, freed: Py<PyAny>) {
         let _ = self.waiting.set((waiting, freed));
     }
 
-    /// From now on `line` is this.
+    /// Set `line`.
     fn keep_line(&self, line: Py<PyAny>) {
         let _ = self.line.set(line);
     }
@@ -221,7 +222,7 @@ impl BoundLimits {
         let (name, lease_us, remember_us, at_once): (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>, bool) =
             hold.extract()?;
         if at_once {
-            self.check_is_held()?;
+            self.check_can_hit()?;
         }
         let (keys, costs) = (operation.keys.bind(py), operation.costs.bind(py));
         let checks = self.checks(keys, costs)?;
@@ -278,7 +279,7 @@ impl BoundLimits {
     ) -> PyResult<Bound<'py, PyAny>> {
         let id = WholeId::read(whole_id)?;
         let more = extensions_of(more, || Ok(self.definitions(py)))?;
-        self.lengthen(py, id, check_lease(lease_us)?, &more, now_us)
+        self.extend_hold(py, id, check_lease(lease_us)?, &more, now_us)
     }
 
     #[pyo3(signature = (key, name, /))]
@@ -329,7 +330,7 @@ impl BoundLimits {
         let found = self.table.reset(&states, now_us)?;
         if self.in_flight.is_some() {
             for place in states.iter().map(|(_, key)| self.place(*key)).collect::<PyResult<BTreeSet<_>>>()? {
-                self.call_waiting(py, place)?;
+                self.notify_waiting(py, place)?;
             }
         }
         Ok(found)
@@ -356,12 +357,12 @@ impl BoundLimits {
 }
 
 impl BoundLimits {
-    /// What keys are hashed with.
+    /// The seed that keys are hashed with.
     pub fn seed(&self) -> &Seed {
         self.table.seed()
     }
 
-    /// Decide for (a key, a cost) of each of so many groups, at the moment that was asked for or the clock's.
+    /// Decide for (a key, a cost) of each of so many groups, at `now_us` or the clock's moment.
     #[inline]
     pub fn decide_groups(
         &self,
@@ -376,7 +377,7 @@ impl BoundLimits {
         Ok(Decision::new(self.definitions.clone_ref(py), answer))
     }
 
-    /// Have the states come from memory that `answer_groups` will look for, of the key of each group.
+    /// Prefetch the states that `answer_groups` will read, of the key of each group.
     #[inline]
     pub fn fetch_groups(&self, of_group: impl Fn(usize) -> KeyHash) {
         for member in &self.members {
@@ -384,7 +385,7 @@ impl BoundLimits {
         }
     }
 
-    /// What `decide_groups` is made of.
+    /// The answer that `decide_groups` makes its decision of.
     #[inline]
     pub fn answer_groups(
         &self,
@@ -417,11 +418,11 @@ impl BoundLimits {
     }
 
     #[inline]
-    fn one(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: AnyCost, mode: Mode) -> PyResult<Decision> {
-        self.of_one(py, hash_key(key, self.table.seed())?, self.units(py, cost)?, mode)
+    fn decide_key(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: AnyCost, mode: Mode) -> PyResult<Decision> {
+        self.decide_hash(py, hash_key(key, self.table.seed())?, self.units(py, cost)?, mode)
     }
 
-    /// A cost as so many units of what these limits count.
+    /// A cost in the unit that these limits count.
     #[inline]
     fn units(&self, py: Python<'_>, cost: AnyCost) -> PyResult<i64> {
         match cost {
@@ -430,30 +431,30 @@ impl BoundLimits {
         }
     }
 
-    /// The limits as they were given.
+    /// The definitions of the limits.
     pub fn definitions(&self, py: Python<'_>) -> Py<PyTuple> {
         self.definitions.clone_ref(py)
     }
 
-    /// Raise ArgumentError where something is in flight that would never end.
+    /// Raise ArgumentError where a limit counts requests in flight: a hit would never end.
     #[inline]
-    fn check_is_held(&self) -> PyResult<()> {
+    fn check_can_hit(&self) -> PyResult<()> {
         self.in_flight.map_or(Ok(()), |index| Err(never_ends(&self.members[index].limit.text)))
     }
 
-    /// The moment that was asked for, or the clock's.
+    /// The requested moment, or the clock's.
     #[inline]
     fn moment_us(&self, py: Python<'_>, now_us: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
         now_us.map_or_else(|| self.clock.now_us(py), check_now)
     }
 
-    /// The limits, for holds that are settled through them.
+    /// The registered limits, which holds are settled through.
     #[inline]
-    fn asked(&self) -> CallerLimits<'_> {
+    fn registered_limits(&self) -> CallerLimits<'_> {
         self.members.iter().map(|member| &*member.limit).collect()
     }
 
-    /// Where the first of some checks is, as ids tell it.
+    /// The place of a key, as the ids of its holds have it.
     #[inline]
     fn place(&self, key: KeyHash) -> PyResult<u16> {
         self.table.place_of(key)
@@ -467,7 +468,7 @@ impl BoundLimits {
         cost: AnyCost,
         name: &Bound<'_, PyAny>,
     ) -> PyResult<Decision> {
-        self.check_is_held()?;
+        self.check_can_hit()?;
         let cost = self.units(py, cost)?;
         let hash = hash_key(key, self.table.seed())?;
         let id = WholeId::named(key, name, self.place(hash)?)?;
@@ -483,7 +484,7 @@ impl BoundLimits {
         Ok(Decision::new(self.definitions.clone_ref(py), answer))
     }
 
-    /// Hold units of a key under an id that is made for it.
+    /// Hold units of a key under a new id.
     #[inline(always)]
     fn hold_new<'py>(
         &self,
@@ -497,10 +498,10 @@ impl BoundLimits {
         if let [only] = &*self.members {
             let check = only.check(key, cost);
             if let Some((digest, measured)) = self.table.reserve_one(&check, times, now_us)? {
-                return Reservation::held(
+                return Reservation::new(
                     slf,
-                    &KEEPER,
-                    Told::One(measured),
+                    &HOLD_METHODS,
+                    TableAnswer::One(measured),
                     WholeId { digest, place },
                     false,
                     lease_us,
@@ -512,10 +513,10 @@ impl BoundLimits {
         let request = self.request(id, lease_us, times.remember_us, &costs);
         let checks: Checks<'_> = self.members.iter().map(|member| member.check(key, cost)).collect();
         let (answer, repeated, digest) = self.hold_checks(&checks, request, now_us, None)?;
-        Reservation::held(slf, &KEEPER, Told::All(answer), WholeId { digest, place }, repeated, lease_us)
+        Reservation::new(slf, &HOLD_METHODS, TableAnswer::All(answer), WholeId { digest, place }, repeated, lease_us)
     }
 
-    /// (the key of each limit, where the first key is) of a key for each group.
+    /// (the key of each limit, the place of the first key), from a key for each group.
     pub fn keys_of(&self, keys: &Bound<'_, PyTuple>) -> PyResult<(Box<[KeyHash]>, u16)> {
         if keys.len() != self.groups {
             return Err(PyValueError::new_err(format!("these limits take {} keys", self.groups)));
@@ -525,7 +526,7 @@ impl BoundLimits {
         Ok((self.members.iter().map(|member| groups[member.group]).collect(), place))
     }
 
-    /// Raise ValueError for other than one for each group.
+    /// Raise ValueError for a count other than one for each group.
     pub fn check_groups(&self, count: usize) -> PyResult<()> {
         if count == self.groups {
             return Ok(());
@@ -533,26 +534,26 @@ impl BoundLimits {
         Err(PyValueError::new_err(format!("these limits are of {} groups, not {count}", self.groups)))
     }
 
-    /// Hold a cost for each group under an id that is made for it, where the key of each limit is known.
-    pub fn hold_on<'py>(
+    /// Hold a cost for each group under a new id, where the key of each limit is known.
+    pub fn hold_groups<'py>(
         slf: &Bound<'py, Self>,
         keys: &[KeyHash],
         place: u16,
         costs: &[i64],
         lease_us: i64,
-        made_of: &Py<PyString>,
+        id_suffix: &Py<PyString>,
     ) -> PyResult<Bound<'py, Reservation>> {
-        let (own, py) = (slf.get(), slf.py());
-        let members = own.members.iter().zip(keys);
+        let (this, py) = (slf.get(), slf.py());
+        let members = this.members.iter().zip(keys);
         let checks: Checks<'_> = members.map(|(member, key)| member.check(*key, costs[member.group])).collect();
         for check in &checks {
-            own.table.fetch(check);
+            this.table.fetch(check);
         }
-        let id = WholeId { digest: own.table.new_id(), place };
-        let request = own.request(id, lease_us, own.remember_us, costs);
-        let (answer, repeated, digest) = own.hold_checks(&checks, request, own.clock.now_us(py)?, None)?;
+        let id = WholeId { digest: this.table.new_id(), place };
+        let request = this.request(id, lease_us, this.remember_us, costs);
+        let (answer, repeated, digest) = this.hold_checks(&checks, request, this.clock.now_us(py)?, None)?;
         let id = WholeId { digest, place };
-        Reservation::made_of(slf, &KEEPER, answer, id, repeated, lease_us, made_of.clone_ref(py))
+        Reservation::with_id_suffix(slf, &HOLD_METHODS, answer, id, repeated, lease_us, id_suffix.clone_ref(py))
     }
 
     #[inline]
@@ -574,7 +575,7 @@ impl BoundLimits {
         }
     }
 
-    /// (the answer, whether it was given before, the id) to checks that are to be held.
+    /// Decide and hold checks: (the answer, whether it is that of an earlier call, the id).
     #[inline]
     fn hold_checks(
         &self,
@@ -593,7 +594,7 @@ impl BoundLimits {
         }
     }
 
-    /// Settle a hold, and call those that wait for its places.
+    /// Settle a hold, and notify the callers that wait for its places.
     #[inline]
     fn settle<'py>(
         slf: &Bound<'py, Self>,
@@ -601,31 +602,32 @@ impl BoundLimits {
         actuals: &[Option<i64>],
         now_us: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Bound<'py, Settlement>> {
-        let settlement = Self::settle_only(slf, id, actuals, now_us)?;
-        slf.get().call_waiting(slf.py(), id.place)?;
+        let settlement = Self::settle_without_notify(slf, id, actuals, now_us)?;
+        slf.get().notify_waiting(slf.py(), id.place)?;
         Ok(settlement)
     }
 
-    /// Settle a hold of several limits, of which nothing is told but what came of it; see `settle`.
+    /// Settle a hold of several limits, and give the outcome alone; see `settle`.
     #[inline]
-    pub fn settle_untold(slf: &Bound<'_, Self>, id: WholeId, actuals: &[Option<i64>]) -> PyResult<&'static str> {
-        let (own, py) = (slf.get(), slf.py());
-        let now_us = own.clock.now_us(py)?;
-        let came = own.table.commit_outcome(id.digest, usize::from(id.place), actuals, &own.asked(), now_us)?;
-        let came = came.map_err(|fault| misuse(fault, actuals.len(), |salt| own.name_of(py, salt)))?;
-        own.call_waiting(py, id.place)?;
-        Ok(outcome_name(came))
+    pub fn settle_outcome(slf: &Bound<'_, Self>, id: WholeId, actuals: &[Option<i64>]) -> PyResult<&'static str> {
+        let (this, py) = (slf.get(), slf.py());
+        let now_us = this.clock.now_us(py)?;
+        let outcome =
+            this.table.commit_outcome(id.digest, usize::from(id.place), actuals, &this.registered_limits(), now_us)?;
+        let outcome = outcome.map_err(|fault| misuse(fault, actuals.len(), |salt| this.name_of(py, salt)))?;
+        this.notify_waiting(py, id.place)?;
+        Ok(outcome_name(outcome))
     }
 
-    /// What the only limit answered to a hold.
+    /// The answer of the only limit to a hold.
     fn answer_of(&self, measured: &Measured) -> Answer {
         let only = &self.members[0];
         Answer::of_one(only.shadow, measured.reading(&only.limit.limit))
     }
 
     #[inline]
-    fn call_waiting(&self, py: Python<'_>, place: u16) -> PyResult<()> {
-        self.table.freed(place);
+    fn notify_waiting(&self, py: Python<'_>, place: u16) -> PyResult<()> {
+        self.table.notify_freed(place);
         if let Some((waiting, freed)) = self.waiting.get()
             && !waiting.bind(py).is_empty()
         {
@@ -635,26 +637,28 @@ impl BoundLimits {
     }
 
     #[inline]
-    fn settle_only<'py>(
+    fn settle_without_notify<'py>(
         slf: &Bound<'py, Self>,
         id: WholeId,
         actuals: &[Option<i64>],
         now_us: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Bound<'py, Settlement>> {
-        let (own, py) = (slf.get(), slf.py());
-        let now_us = own.moment_us(py, now_us)?;
-        if let ([only], [actual]) = (&*own.members, actuals)
-            && let Some(one) = own.table.commit_one(id.digest, usize::from(id.place), *actual, &only.limit, now_us)?
+        let (this, py) = (slf.get(), slf.py());
+        let now_us = this.moment_us(py, now_us)?;
+        if let ([only], [actual]) = (&*this.members, actuals)
+            && let Some(settled_one) =
+                this.table.commit_one(id.digest, usize::from(id.place), *actual, &only.limit, now_us)?
         {
-            return Bound::new(py, Settlement::of_one(slf, &KEEPER.limits, one));
+            return Bound::new(py, Settlement::of_one(slf, &HOLD_METHODS.reader, settled_one));
         }
-        let came = own.table.commit(id.digest, usize::from(id.place), actuals, &own.asked(), now_us)?;
-        let came = came.map_err(|fault| misuse(fault, actuals.len(), |salt| own.name_of(py, salt)))?;
-        Bound::new(py, Settlement::new(own.definitions.clone_ref(py), came))
+        let settlement =
+            this.table.commit(id.digest, usize::from(id.place), actuals, &this.registered_limits(), now_us)?;
+        let settlement = settlement.map_err(|fault| misuse(fault, actuals.len(), |salt| this.name_of(py, salt)))?;
+        Bound::new(py, Settlement::new(this.definitions.clone_ref(py), settlement))
     }
 
     /// Extend a hold.
-    pub fn lengthen<'py>(
+    pub fn extend_hold<'py>(
         &self,
         py: Python<'py>,
         id: WholeId,
@@ -663,19 +667,20 @@ impl BoundLimits {
         now_us: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let now_us = self.moment_us(py, now_us)?;
-        let came = self.table.extend(id.digest, usize::from(id.place), lease_us, more, &self.asked(), now_us)?;
-        let came = came.map_err(|fault| misuse(fault, more.len(), |salt| self.name_of(py, salt)))?;
-        extension(py, &self.definitions, came)
+        let result =
+            self.table.extend(id.digest, usize::from(id.place), lease_us, more, &self.registered_limits(), now_us)?;
+        let result = result.map_err(|fault| misuse(fault, more.len(), |salt| self.name_of(py, salt)))?;
+        extension(py, &self.definitions, result)
     }
 
-    /// What a limit is called, in quotes.
+    /// The name of a limit, in quotes.
     fn name_of(&self, py: Python<'_>, salt: u64) -> PyResult<String> {
         let index = self.members.iter().position(|member| member.limit.salt == salt).unwrap_or_default();
         Ok(self.definitions.bind(py).get_item(index)?.getattr("name")?.repr()?.to_string())
     }
 
     #[inline]
-    fn of_one(&self, py: Python<'_>, key: KeyHash, cost: i64, mode: Mode) -> PyResult<Decision> {
+    fn decide_hash(&self, py: Python<'_>, key: KeyHash, cost: i64, mode: Mode) -> PyResult<Decision> {
         if let [only] = &*self.members {
             let check = only.check(key, cost);
             self.table.fetch(&check);
@@ -688,7 +693,7 @@ impl BoundLimits {
         self.apply(py, &checks, self.clock.now_us(py)?, mode)
     }
 
-    /// The checks of a key and a cost for each group, which are looked for from here on.
+    /// The checks of a key and a cost for each group, whose states are prefetched.
     #[inline(always)]
     fn checks(&self, keys: &Bound<'_, PyTuple>, costs: &Bound<'_, PyTuple>) -> PyResult<Checks<'_>> {
         if keys.len() != self.groups || costs.len() != self.groups {
@@ -697,7 +702,7 @@ impl BoundLimits {
         let mut groups: SmallVec<[(KeyHash, i64); 4]> = SmallVec::new();
         let mut last: Option<(Borrowed<'_, '_, PyAny>, KeyHash)> = None;
         for (key, cost) in keys.iter_borrowed().zip(costs.iter_borrowed()) {
-            // Rules that count by the same identity hand in the same object.
+            // Rules that count by the same identity pass the same object.
             let hash = match last {
                 Some((same, hash)) if same.is(key) => hash,
                 _ => hash_key(&key, self.table.seed())?,
@@ -728,7 +733,7 @@ impl BoundLimits {
     fn answer(&self, checks: &[Check<'_>], now_us: i64, mode: Mode) -> PyResult<Answer> {
         if self.in_flight.is_some() {
             if mode.commit {
-                self.check_is_held()?;
+                self.check_can_hit()?;
             }
             return self.table.apply_in_flight(checks, now_us, mode);
         }
@@ -779,7 +784,7 @@ impl<'py> Costs<'py> {
     }
 }
 
-/// Any iterable as a list; a list is taken as it is.
+/// Any iterable as a list; a list is returned as it is.
 fn sequence<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     if let Ok(list) = values.cast::<PyList>() {
         return Ok(list.clone());

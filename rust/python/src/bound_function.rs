@@ -1,6 +1,6 @@
-//! Builtin functions that are bound to what they need. Of all callables that native code can make, they are made,
+//! Builtin functions that are bound to their data. Of all callables that native code can create, they are created,
 //! called and freed in the fewest steps: an object of a class with `__call__` takes more, for a tuple of its arguments
-//! in each call, and for its class. The library makes such functions for modules alone, so this is unsafe code.
+//! in each call, and for its class. pyo3 creates such functions for modules alone, so this is unsafe code.
 
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,10 +13,10 @@ use pyo3::types::PyTuple;
 
 /// A function of one argument.
 pub trait OneArgument {
-    /// What `repr` says of it.
+    /// Its name in its `repr`.
     const NAME: &'static CStr;
 
-    /// What it does, with the tuple that it is bound to.
+    /// The body of the function; it gets the tuple that it is bound to.
     fn call<'py>(bound_to: &Bound<'py, PyTuple>, argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>;
 }
 
@@ -35,7 +35,7 @@ impl<F: OneArgument> Definition<F> {
 pub fn bound_function<'py, F: OneArgument>(to: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
     let definition = ptr::from_ref(Definition::<F>::OF).cast_mut();
     // SAFETY: the definition lives as long as the program, and nothing writes to it; of the tuple, the function has a
-    // reference of its own; what is given back is new, or null with an error set.
+    // reference of its own; the result is a new reference, or null with an error set.
     unsafe { Bound::from_owned_ptr_or_err(to.py(), ffi::PyCFunction_NewEx(definition, to.as_ptr(), ptr::null_mut())) }
 }
 
@@ -50,9 +50,9 @@ unsafe extern "C" fn enter<F: OneArgument>(
         let bound_to = Borrowed::from_ptr(py, bound_to).cast_unchecked::<PyTuple>();
         (py, bound_to, Borrowed::from_ptr(py, argument))
     };
-    let came = catch_unwind(AssertUnwindSafe(|| F::call(&bound_to, &argument)));
-    match came.unwrap_or_else(|_| Err(PanicException::new_err("a native function panicked"))) {
-        Ok(came) => came.into_ptr(),
+    let result = catch_unwind(AssertUnwindSafe(|| F::call(&bound_to, &argument)));
+    match result.unwrap_or_else(|_| Err(PanicException::new_err("a native function panicked"))) {
+        Ok(result) => result.into_ptr(),
         Err(error) => {
             error.restore(py);
             ptr::null_mut()

@@ -1,5 +1,5 @@
-//! Where servers and frameworks come in: what they call is native, so a request that passes at once enters no code of
-//! Python on its way.
+//! The callables that servers and frameworks call: they are native, so a request that passes at once runs no Python
+//! code of Headgate.
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::attributes::Attribute;
 use crate::web_gate::{Passing, WebGate};
 
-/// What both kinds of middleware keep. Python sets it; native code reads it without asking the object's class.
+/// The attributes of both kinds of middleware. Python sets them; native code reads them without a look-up in the class.
 #[pyclass(subclass, frozen, module = "headgate._native")]
 #[derive(Default)]
 pub struct MiddlewareCallable {
@@ -22,7 +22,7 @@ pub struct MiddlewareCallable {
 impl MiddlewareCallable {
     #[getter]
     fn app(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.app.got(py, "app")
+        self.app.get(py, "app")
     }
 
     #[setter]
@@ -32,7 +32,7 @@ impl MiddlewareCallable {
 
     #[getter(_direct)]
     fn direct(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.direct.got(py, "_direct")
+        self.direct.get(py, "_direct")
     }
 
     #[setter(_direct)]
@@ -58,8 +58,8 @@ pub struct AsgiCallable;
 #[pymethods]
 impl AsgiCallable {
     #[new]
-    #[pyo3(signature = (*_told, **_named))]
-    fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+    #[pyo3(signature = (*_arguments, **_keywords))]
+    fn new(_arguments: &Bound<'_, PyTuple>, _keywords: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         PyClassInitializer::from(MiddlewareCallable::default()).add_subclass(Self)
     }
 
@@ -69,13 +69,13 @@ impl AsgiCallable {
         receive: &Bound<'py, PyAny>,
         send: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, own) = (slf.py(), slf.as_super().get());
-        let Some((enforcer, gate)) = direct(own.direct.of(py, "_direct")?)? else {
+        let (py, middleware) = (slf.py(), slf.as_super().get());
+        let Some((enforcer, gate)) = direct(middleware.direct.of(py, "_direct")?)? else {
             return slf.call_method1(intern!(py, "_judge"), (scope, receive, send));
         };
-        match came(py, gate.get().sender(py, scope, send))? {
-            Ok(send) => own.app.of(py, "app")?.call1((scope, receive, send)),
-            Err(decided) => slf.call_method1(intern!(py, "_judge_rest"), (scope, receive, send, enforcer, decided)),
+        match or_store_error(py, gate.get().sender(py, scope, send))? {
+            Ok(send) => middleware.app.of(py, "app")?.call1((scope, receive, send)),
+            Err(decision) => slf.call_method1(intern!(py, "_judge_rest"), (scope, receive, send, enforcer, decision)),
         }
     }
 }
@@ -87,8 +87,8 @@ pub struct WsgiCallable;
 #[pymethods]
 impl WsgiCallable {
     #[new]
-    #[pyo3(signature = (*_told, **_named))]
-    fn new(_told: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+    #[pyo3(signature = (*_arguments, **_keywords))]
+    fn new(_arguments: &Bound<'_, PyTuple>, _keywords: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         PyClassInitializer::from(MiddlewareCallable::default()).add_subclass(Self)
     }
 
@@ -97,18 +97,20 @@ impl WsgiCallable {
         environ: &Bound<'py, PyAny>,
         start_response: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, own) = (slf.py(), slf.as_super().get());
-        let Some((enforcer, gate)) = direct(own.direct.of(py, "_direct")?)? else {
+        let (py, middleware) = (slf.py(), slf.as_super().get());
+        let Some((enforcer, gate)) = direct(middleware.direct.of(py, "_direct")?)? else {
             return slf.call_method1(intern!(py, "_judge"), (environ, start_response));
         };
-        match came(py, gate.get().starter(py, environ, start_response))? {
-            Ok(start) => own.app.of(py, "app")?.call1((environ, start)),
-            Err(decided) => slf.call_method1(intern!(py, "_judge_rest"), (environ, start_response, enforcer, decided)),
+        match or_store_error(py, gate.get().starter(py, environ, start_response))? {
+            Ok(start) => middleware.app.of(py, "app")?.call1((environ, start)),
+            Err(decision) => {
+                slf.call_method1(intern!(py, "_judge_rest"), (environ, start_response, enforcer, decision))
+            }
         }
     }
 }
 
-/// The enforcer that judges whatever comes here, and its native gate; None where there is none, or Python is to find out.
+/// The enforcer of all requests, and its native gate; None where there is none, or where Python has to find it.
 #[inline]
 fn direct<'py>(enforcer: Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, WebGate>)>> {
     if enforcer.is_none() {
@@ -118,13 +120,13 @@ fn direct<'py>(enforcer: Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny
     Ok(gate.cast_into::<WebGate>().ok().map(|gate| (enforcer, gate)))
 }
 
-/// What a native gate says of a request; also the error of a store that gave no decision.
+/// The outcome of a native gate for a request; the error of a store stands in for its decision.
 #[inline]
-fn came<'py>(py: Python<'py>, said: PyResult<Passing<'py>>) -> PyResult<Passing<'py>> {
-    said.or_else(|error| Ok(Err(Some(store_error(py, error)?))))
+fn or_store_error<'py>(py: Python<'py>, passing: PyResult<Passing<'py>>) -> PyResult<Passing<'py>> {
+    passing.or_else(|error| Ok(Err(Some(store_error(py, error)?))))
 }
 
-/// The error of a store that gave no decision; what else went wrong is raised.
+/// The error of a store that gave no decision; any other error is raised.
 #[cold]
 fn store_error<'py>(py: Python<'py>, error: PyErr) -> PyResult<Bound<'py, PyAny>> {
     static STORE_ERROR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

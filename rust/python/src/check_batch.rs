@@ -1,6 +1,6 @@
-//! A batch of what the front door asks of a store that is waited for, with one crossing to Python each way.
+//! A batch of checks of the front door on a store that is waited for, with one crossing to Python each way.
 
-use headgate_checks::queue::{Asked, Batch, Outcome};
+use headgate_checks::queue::{Batch, Outcome, StoreCheck};
 use headgate_policy::keys::decode_key;
 use headgate_redis::bulks::{Bulk, Bulks};
 use headgate_server::decide::Reply;
@@ -11,21 +11,21 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use crate::decision::Decision;
-use crate::late_limits::{Choice, Chosen};
+use crate::late_limits::{BoundChoice, Choice};
 use crate::operation::Operation;
 use crate::redis_calls::RedisCalls;
 
 const PROBLEM: &str = "application/problem+json";
 
 /// A check that is left to Python, by its place, and the reply to its call.
-type Left<'py> = (usize, Bound<'py, PyAny>);
+type UnreadReply<'py> = (usize, Bound<'py, PyAny>);
 
 /// Checks that were taken together, by their places.
 #[pyclass(module = "headgate._native")]
 pub struct CheckBatch {
-    /// None once all that waited were told.
+    /// None once all outcomes were delivered.
     batch: Option<Batch<Choice>>,
-    /// What was packed: its place, and whether that was done here.
+    /// The calls that were packed: the place of each, and whether it was packed here.
     sent: Vec<(usize, bool)>,
 }
 
@@ -35,31 +35,31 @@ impl CheckBatch {
         self.batch.as_ref().map_or(0, Batch::len)
     }
 
-    /// The places of checks that only Python can ask about: long keys, and limits without `RedisCalls`.
-    fn odd(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        let mut odd = Vec::new();
+    /// The places of checks that only Python can query: long keys, and limits without `RedisCalls`.
+    fn unusual(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        let mut unusual = Vec::new();
         for place in 0..self.__len__() {
-            let asked = self.asked(place)?;
-            let can_pack = match &asked.bound.asked.bound(py)?.calls {
-                Some(calls) => calls.get().0.can_pack(&asked.keys),
+            let check = self.check(place)?;
+            let can_pack = match &check.bound.query.bind_limits(py)?.calls {
+                Some(calls) => calls.get().0.can_pack(&check.keys),
                 None => false,
             };
             if !can_pack {
-                odd.push(place);
+                unusual.push(place);
             }
         }
-        Ok(odd)
+        Ok(unusual)
     }
 
-    /// The places of checks whose refusal is among what is known, by the names of `RefusalMemory`.
-    fn known(&self, py: Python<'_>, known: &Bound<'_, PyDict>) -> PyResult<Vec<usize>> {
+    /// The places of checks whose refusal is remembered, by the names of `RefusalMemory`.
+    fn remembered(&self, py: Python<'_>, refusals: &Bound<'_, PyDict>) -> PyResult<Vec<usize>> {
         let mut places = Vec::new();
         for place in 0..self.__len__() {
-            let asked = self.asked(place)?;
-            let chosen = asked.bound.asked.bound(py)?;
-            if chosen.remembers {
-                let keys = PyTuple::new(py, asked.key_of.iter().map(|key| &*asked.keys[*key]))?;
-                if known.contains((chosen.number, keys, PyTuple::new(py, &asked.costs)?))? {
+            let check = self.check(place)?;
+            let bound = check.bound.query.bind_limits(py)?;
+            if bound.remembers {
+                let keys = PyTuple::new(py, check.key_of.iter().map(|key| &*check.keys[*key]))?;
+                if refusals.contains((bound.number, keys, PyTuple::new(py, &check.costs)?))? {
                     places.push(place);
                 }
             }
@@ -69,19 +69,19 @@ impl CheckBatch {
 
     /// The limits of a check.
     fn limits(&self, py: Python<'_>, place: usize) -> PyResult<Py<PyAny>> {
-        Ok(self.asked(place)?.bound.asked.bound(py)?.limits.clone_ref(py))
+        Ok(self.check(place)?.bound.query.bind_limits(py)?.limits.clone_ref(py))
     }
 
-    /// What they are asked.
+    /// The operation of a check.
     fn operation(&self, py: Python<'_>, place: usize) -> PyResult<Operation> {
-        let asked = self.asked(place)?;
+        let check = self.check(place)?;
         let keys: SmallVec<[Bound<'_, PyTuple>; 2]> =
-            asked.keys.iter().map(|key| PyTuple::new(py, decode_key(key))).collect::<PyResult<_>>()?;
-        let keys = PyTuple::new(py, asked.key_of.iter().map(|key| &keys[*key]))?;
-        Ok(Operation::new(keys.unbind(), PyTuple::new(py, &asked.costs)?.unbind(), true, None, None))
+            check.keys.iter().map(|key| PyTuple::new(py, decode_key(key))).collect::<PyResult<_>>()?;
+        let keys = PyTuple::new(py, check.key_of.iter().map(|key| &keys[*key]))?;
+        Ok(Operation::new(keys.unbind(), PyTuple::new(py, &check.costs)?.unbind(), true, None, None))
     }
 
-    /// The calls of all checks, and how many they are; None where only Python can ask about some of them.
+    /// The calls of all checks, and how many they are; None where only Python can query some of them.
     #[pyo3(signature = (now_us, /))]
     fn pack_usual<'py>(
         &mut self,
@@ -91,9 +91,9 @@ impl CheckBatch {
         let batch = self.batch()?;
         let mut commands = Vec::with_capacity(192 * batch.len());
         for place in 0..batch.len() {
-            let asked = self.asked(place)?;
-            match &asked.bound.asked.bound(py)?.calls {
-                Some(calls) if calls.get().0.can_pack(&asked.keys) => pack(calls, asked, now_us, &mut commands),
+            let check = self.check(place)?;
+            match &check.bound.query.bind_limits(py)?.calls {
+                Some(calls) if calls.get().0.can_pack(&check.keys) => pack(calls, check, now_us, &mut commands),
                 _ => return Ok(None),
             }
         }
@@ -101,7 +101,7 @@ impl CheckBatch {
         Ok(Some((PyBytes::new(py, &commands), self.sent.len())))
     }
 
-    /// The calls of all checks that nothing came of yet, and how many: those in `packed` as they are there.
+    /// The calls of all checks without an outcome, and how many: those in `packed` as they are there.
     #[pyo3(signature = (packed, now_us, /))]
     fn pack<'py>(
         &mut self,
@@ -111,21 +111,21 @@ impl CheckBatch {
     ) -> PyResult<(Bound<'py, PyBytes>, usize)> {
         let mut commands = Vec::with_capacity(192 * self.__len__());
         let mut sent = Vec::with_capacity(self.__len__());
-        let has_own = !packed.is_empty();
+        let has_packed = !packed.is_empty();
         let batch = self.batch()?;
         for place in 0..batch.len() {
             if batch.outcome(place).is_some() {
                 continue;
             }
-            if has_own && let Some(own) = packed.get_item(place)? {
-                commands.extend_from_slice(own.cast::<PyBytes>()?.as_bytes());
+            if has_packed && let Some(packed_call) = packed.get_item(place)? {
+                commands.extend_from_slice(packed_call.cast::<PyBytes>()?.as_bytes());
                 sent.push((place, false));
                 continue;
             }
-            let asked = self.asked(place)?;
-            let calls = asked.bound.asked.bound(py)?.calls.as_ref();
+            let check = self.check(place)?;
+            let calls = check.bound.query.bind_limits(py)?.calls.as_ref();
             let calls = calls.ok_or_else(|| PyValueError::new_err("these calls are packed by Python"))?;
-            pack(calls, asked, now_us, &mut commands);
+            pack(calls, check, now_us, &mut commands);
             sent.push((place, true));
         }
         let count = sent.len();
@@ -133,21 +133,21 @@ impl CheckBatch {
         Ok((PyBytes::new(py, &commands), count))
     }
 
-    /// Take note of what the replies to these calls mean, from the bytes that came of them.
+    /// Record the outcomes that the replies to these calls mean, from the received bytes.
     ///
-    /// Gives (how many bytes they are, the places of refusals that are to be remembered). Nothing is taken note of, and
-    /// the number is 0 where they are not whole yet, and negative where one of them is not as usual.
+    /// Gives (how many bytes they are, the places of refusals that are to be remembered). Nothing is recorded, and the
+    /// number is 0 where they are incomplete, and negative where one of them is unusual.
     fn read_bytes(&mut self, data: &[u8]) -> PyResult<(isize, Vec<usize>)> {
         let (mut reader, mut answers) = (Bulks(data), Vec::with_capacity(self.sent.len()));
-        for (place, is_own) in &self.sent {
+        for (place, is_native) in &self.sent {
             let reply = match reader.next() {
-                Bulk::Complete(reply) if *is_own => reply,
+                Bulk::Complete(reply) if *is_native => reply,
                 Bulk::Partial => return Ok((0, vec![])),
                 _ => return Ok((-1, vec![])),
             };
-            let asked = self.asked(*place)?;
-            let calls = asked.bound.asked.known().and_then(|chosen| chosen.calls.as_ref());
-            match calls.and_then(|calls| calls.get().0.read(reply, &asked.costs)) {
+            let check = self.check(*place)?;
+            let calls = check.bound.query.bound_limits().and_then(|bound| bound.calls.as_ref());
+            match calls.and_then(|calls| calls.get().0.read(reply, &check.costs)) {
                 Some(answer) => answers.push(answer),
                 None => return Ok((-1, vec![])),
             }
@@ -155,7 +155,7 @@ impl CheckBatch {
         let length = data.len() - reader.0.len();
         let mut refused = Vec::new();
         for ((place, _), answer) in std::mem::take(&mut self.sent).into_iter().zip(answers) {
-            if !answer.allowed && self.asked(place)?.bound.asked.known().is_some_and(|chosen| chosen.remembers) {
+            if !answer.allowed && self.check(place)?.bound.query.bound_limits().is_some_and(|bound| bound.remembers) {
                 refused.push(place);
             }
             self.settle(place, Outcome::Decided(answer, ""));
@@ -163,43 +163,43 @@ impl CheckBatch {
         Ok((length as isize, refused))
     }
 
-    /// Take note of what the replies to these calls mean.
+    /// Record the outcomes that the replies to these calls mean.
     ///
-    /// Gives (what is left to Python, each with its reply; the places of refusals that are to be remembered).
-    fn read<'py>(&mut self, replies: &Bound<'py, PyList>) -> PyResult<(Vec<Left<'py>>, Vec<usize>)> {
+    /// Gives (the checks that are left to Python, each with its reply; the places of refusals that are to be remembered).
+    fn read<'py>(&mut self, replies: &Bound<'py, PyList>) -> PyResult<(Vec<UnreadReply<'py>>, Vec<usize>)> {
         if replies.len() != self.sent.len() {
             return Err(PyValueError::new_err("there are not as many replies as calls"));
         }
         let sent = std::mem::take(&mut self.sent);
-        let (mut left, mut refused) = (Vec::new(), Vec::new());
-        for ((place, is_own), reply) in sent.into_iter().zip(replies) {
-            let asked = self.asked(place)?;
-            let chosen = asked.bound.asked.known();
-            let answer = match (chosen.and_then(|chosen| chosen.calls.as_ref()), reply.cast::<PyBytes>()) {
-                (Some(calls), Ok(bytes)) if is_own => calls.get().0.read(bytes.as_bytes(), &asked.costs),
+        let (mut unread, mut refused) = (Vec::new(), Vec::new());
+        for ((place, is_native), reply) in sent.into_iter().zip(replies) {
+            let check = self.check(place)?;
+            let bound = check.bound.query.bound_limits();
+            let answer = match (bound.and_then(|bound| bound.calls.as_ref()), reply.cast::<PyBytes>()) {
+                (Some(calls), Ok(bytes)) if is_native => calls.get().0.read(bytes.as_bytes(), &check.costs),
                 _ => None,
             };
             let Some(answer) = answer else {
-                left.push((place, reply));
+                unread.push((place, reply));
                 continue;
             };
-            if !answer.allowed && chosen.is_some_and(|chosen| chosen.remembers) {
+            if !answer.allowed && bound.is_some_and(|bound| bound.remembers) {
                 refused.push(place);
             }
             self.settle(place, Outcome::Decided(answer, ""));
         }
-        Ok((left, refused))
+        Ok((unread, refused))
     }
 
     /// The places of checks that were charged, of which `of_state` of `Refusals` may tell a refusal.
     fn charged(&self, py: Python<'_>, of_state: &Bound<'_, PyDict>) -> PyResult<Vec<usize>> {
         let mut places = Vec::new();
         for place in 0..self.__len__() {
-            let asked = self.asked(place)?;
+            let check = self.check(place)?;
             let is_charged =
                 matches!(self.batch()?.outcome(place), Some(Outcome::Decided(answer, "")) if answer.allowed);
-            if let (true, Some(chosen)) = (is_charged, asked.bound.asked.known())
-                && changes(py, asked, chosen, of_state)?
+            if let (true, Some(bound)) = (is_charged, check.bound.query.bound_limits())
+                && changes(py, check, bound, of_state)?
             {
                 places.push(place);
             }
@@ -207,23 +207,23 @@ impl CheckBatch {
         Ok(places)
     }
 
-    /// What was decided.
+    /// The decision of a check.
     fn decision(&self, py: Python<'_>, place: usize) -> PyResult<Decision> {
-        match (self.batch()?.outcome(place), self.asked(place)?.bound.asked.known()) {
-            (Some(Outcome::Decided(answer, degraded)), Some(chosen)) => {
-                Ok(Decision::made(chosen.definitions.clone_ref(py), answer.clone(), degraded))
+        match (self.batch()?.outcome(place), self.check(place)?.bound.query.bound_limits()) {
+            (Some(Outcome::Decided(answer, degraded)), Some(bound)) => {
+                Ok(Decision::with_degraded(bound.definitions.clone_ref(py), answer.clone(), degraded))
             }
             _ => Err(PyValueError::new_err("it is not decided")),
         }
     }
 
-    /// Take note of a decision.
+    /// Record a decision.
     fn decided(&mut self, place: usize, decision: &Decision) {
         let (answer, degraded) = decision.answer();
         self.settle(place, Outcome::Decided(answer.clone(), degraded));
     }
 
-    /// Take note of a failure: a status, and the problem body that tells of it.
+    /// Record a failure: a status, and the problem body that reports it.
     fn failed(&mut self, place: usize, status: u16, body: &[u8]) -> PyResult<()> {
         let status = StatusCode::from_u16(status).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let body = body.to_vec().into();
@@ -231,13 +231,13 @@ impl CheckBatch {
         Ok(())
     }
 
-    /// The places of which nothing is known.
+    /// The places of checks without an outcome.
     fn open(&self) -> Vec<usize> {
         let batch = self.batch.as_ref();
         batch.map_or(vec![], |batch| (0..batch.len()).filter(|place| batch.outcome(*place).is_none()).collect())
     }
 
-    /// Tell all clients that wait what came of their checks.
+    /// Deliver all outcomes to the clients that wait.
     fn finish(&mut self) {
         self.batch = None;
     }
@@ -249,10 +249,10 @@ impl CheckBatch {
     }
 
     fn batch(&self) -> PyResult<&Batch<Choice>> {
-        self.batch.as_ref().ok_or_else(|| PyValueError::new_err("all of it is told"))
+        self.batch.as_ref().ok_or_else(|| PyValueError::new_err("this batch is finished"))
     }
 
-    fn asked(&self, place: usize) -> PyResult<&Asked<Choice>> {
+    fn check(&self, place: usize) -> PyResult<&StoreCheck<Choice>> {
         self.batch()?.check(place).ok_or_else(|| PyIndexError::new_err("there is no such check"))
     }
 
@@ -264,15 +264,20 @@ impl CheckBatch {
 }
 
 /// Add the call of a check.
-fn pack(calls: &Py<RedisCalls>, asked: &Asked<Choice>, now_us: Option<i64>, commands: &mut Vec<u8>) {
-    let keys: SmallVec<[&str; 4]> = asked.key_of.iter().map(|key| &*asked.keys[*key]).collect();
-    calls.get().0.pack(&keys, &asked.costs, now_us, commands);
+fn pack(calls: &Py<RedisCalls>, check: &StoreCheck<Choice>, now_us: Option<i64>, commands: &mut Vec<u8>) {
+    let keys: SmallVec<[&str; 4]> = check.key_of.iter().map(|key| &*check.keys[*key]).collect();
+    calls.get().0.pack(&keys, &check.costs, now_us, commands);
 }
 
-/// Whether a charge changes a state that is known.
-fn changes(py: Python<'_>, asked: &Asked<Choice>, chosen: &Chosen, of_state: &Bound<'_, PyDict>) -> PyResult<bool> {
-    for (place, group) in &chosen.places {
-        if of_state.contains((place.bind(py), &*asked.keys[asked.key_of[*group]]))? {
+/// Whether a charge changes a state that a remembered refusal depends on.
+fn changes(
+    py: Python<'_>,
+    check: &StoreCheck<Choice>,
+    bound: &BoundChoice,
+    of_state: &Bound<'_, PyDict>,
+) -> PyResult<bool> {
+    for (place, group) in &bound.places {
+        if of_state.contains((place.bind(py), &*check.keys[check.key_of[*group]]))? {
             return Ok(true);
         }
     }

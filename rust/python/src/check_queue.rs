@@ -1,4 +1,4 @@
-//! What the front door asks of a store that is waited for, until Python takes it in batches.
+//! The checks of the front door on a store that is waited for, until Python takes them in batches.
 
 use std::io::Write;
 use std::os::fd::RawFd;
@@ -14,7 +14,7 @@ use crate::late_limits::Choice;
 /// The checks that wait for Python, of all threads of a front door.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct CheckQueue {
-    /// What the checks of each policy ask.
+    /// The queue that the checks of each policy submit to.
     pub queue: Arc<Queue<Choice>>,
 }
 
@@ -24,7 +24,7 @@ impl CheckQueue {
     #[new]
     fn new(event: RawFd) -> PyResult<Self> {
         let event = same_file(event)?;
-        // It is full where it was not read for long: what reads it then finds what waits.
+        // It is full where it was not read for long: its reader then finds the checks that wait.
         let wake = move || drop((&event).write(&1u64.to_ne_bytes()));
         Ok(Self { queue: Arc::new(Queue::new(wake)) })
     }
@@ -34,7 +34,7 @@ impl CheckQueue {
         self.queue.take(most).map(CheckBatch::new)
     }
 
-    /// The same after a batch; None, too, where it is better to be woken.
+    /// The same after a batch; None, too, where waiting for the next wake is better.
     fn take_more(&self, most: usize) -> Option<CheckBatch> {
         self.queue.take_more(most).map(CheckBatch::new)
     }

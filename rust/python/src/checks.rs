@@ -1,4 +1,4 @@
-//! Native checks for Python: a policy on a store, as the front door asks it.
+//! Native checks for Python: a policy on a table, which answers the front door.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headgate_answers::NamedLimit;
-use headgate_checks::bound::{OwnLimits, RuleLimit};
+use headgate_checks::bound::{RuleLimit, RuleLimits};
 use headgate_checks::checks::{self, Unit};
 use headgate_checks::figures::{DEGRADED, Figures, Tally};
 use headgate_checks::table::{self, Failed};
@@ -24,7 +24,7 @@ use crate::any_table::AnyTable;
 use crate::clock::Clock;
 use crate::fields::PythonForm;
 use crate::gate_policy::read_policy;
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 use crate::registration::{register, table_of};
 
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
@@ -56,9 +56,9 @@ impl table::Table for ClockedTable {
     }
 }
 
-/// A limit as `headgate.service.checks.native_checks` tells of it.
+/// A limit as `headgate.service.checks.native_checks` describes it.
 #[derive(FromPyObject)]
-pub struct ToldLimit<'py> {
+pub struct ReportedLimit<'py> {
     /// A `headgate.decision.NamedLimit`.
     definition: Bound<'py, PyAny>,
     form: PythonForm,
@@ -67,18 +67,18 @@ pub struct ToldLimit<'py> {
     policy_item: String,
 }
 
-/// The limits of a tier; None where only Python can ask them.
-type OfTier<'py> = (String, Option<Vec<ToldLimit<'py>>>);
+/// A tier and its limits; None where only Python can query them.
+type TierParts<'py> = (String, Option<Vec<ReportedLimit<'py>>>);
 
 /// Whether a request of a rule may wait, and the limits of its tiers.
-pub type OfRule<'py> = (bool, Vec<OfTier<'py>>);
+pub type RuleParts<'py> = (bool, Vec<TierParts<'py>>);
 
 /// Figures of native checks, over all policies that were in force.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct CheckTally(pub Tally);
 
 /// A `headgate.observe.prometheus.DecisionCounts`.
-type Counted = (HashMap<(String, &'static str), u64>, HashMap<&'static str, u64>, Vec<u64>, f64);
+type DecisionCounts = (HashMap<(String, &'static str), u64>, HashMap<&'static str, u64>, Vec<u64>, f64);
 
 #[pymethods]
 impl CheckTally {
@@ -87,7 +87,7 @@ impl CheckTally {
         Self(Tally::new())
     }
 
-    fn figures(&self) -> Counted {
+    fn figures(&self) -> DecisionCounts {
         let Figures { decisions, degraded, buckets, total_ns } = self.0.figures();
         let decisions = decisions.into_iter().map(|((rule, result), count)| ((rule.into(), result), count)).collect();
         let degraded = DEGRADED.into_iter().zip(degraded).filter(|(_, count)| *count > 0).collect();
@@ -98,7 +98,7 @@ impl CheckTally {
 /// Answers checks as the Python service does.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct Checks {
-    /// What the front door asks.
+    /// Decides for the front door.
     pub decider: Arc<checks::Checks<ClockedTable>>,
 }
 
@@ -109,7 +109,7 @@ impl Checks {
     fn of(
         py: Python<'_>,
         policy: &Bound<'_, PyAny>,
-        rules: Vec<OfRule<'_>>,
+        rules: Vec<RuleParts<'_>>,
         money: Vec<bool>,
         table: &Bound<'_, PyAny>,
         clock: Option<Py<PyAny>>,
@@ -117,15 +117,16 @@ impl Checks {
     ) -> PyResult<Option<Self>> {
         let policy = match read_policy(policy) {
             Ok(policy) => policy,
-            Err(Trouble::Python) => return Ok(None),
-            Err(Trouble::Raised(error)) => return Err(error),
+            Err(ReadError::NeedsPython) => return Ok(None),
+            Err(ReadError::Raised(error)) => return Err(error),
         };
         let table = table_of(table)?;
         let clock = Clock::new(clock, table.anchor_us());
         let now_us = clock.now_us(py)?;
-        let own = own_limits(&policy, rules, &money, |definition| known(&table, definition, now_us))?;
+        let rule_limits =
+            read_rule_limits(&policy, rules, &money, |definition| register_if_room(&table, definition, now_us))?;
         let units = units_of(&policy, money);
-        let decider = checks::Checks::new(policy, own, units, ClockedTable { table, clock }, &tally.0);
+        let decider = checks::Checks::new(policy, rule_limits, units, ClockedTable { table, clock }, &tally.0);
         Ok(Some(Self { decider: Arc::new(decider) }))
     }
 
@@ -139,19 +140,19 @@ impl Checks {
         method: &str,
         headers: Vec<(Vec<u8>, Vec<u8>)>,
         peer: &str,
-    ) -> PyResult<Option<Told<'py>>> {
+    ) -> PyResult<Option<ReplyParts<'py>>> {
         let question = Question::Forwarded { ruleset, path, bare };
-        told_of(py, asked(&*self.decider, question, method, headers, peer)?)
+        reply_or_none(py, decide_check(&*self.decider, question, method, headers, peer)?)
     }
 
-    fn described<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Option<Told<'py>>> {
+    fn described<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Option<ReplyParts<'py>>> {
         let body = &Bytes::copy_from_slice(body);
-        told_of(py, asked(&*self.decider, Question::Described { body }, "POST", vec![], "127.0.0.1")?)
+        reply_or_none(py, decide_check(&*self.decider, Question::Described { body }, "POST", vec![], "127.0.0.1")?)
     }
 }
 
-/// What a decider answers to a check that Python describes, at once.
-pub fn asked(
+/// The immediate answer of a decider to a check that Python describes.
+pub fn decide_check(
     decider: &impl Decide,
     question: Question<'_>,
     method: &str,
@@ -167,19 +168,19 @@ pub fn asked(
     Ok(decider.decide(&decide::Check { question, method: &method, headers: &map, peer: &peer.to_string() }).at_once())
 }
 
-/// An answer that is there; None where Python is to answer.
-fn told_of(py: Python<'_>, answer: decide::Answer) -> PyResult<Option<Told<'_>>> {
+/// A reply that is there; None where Python is to answer.
+fn reply_or_none(py: Python<'_>, answer: decide::Answer) -> PyResult<Option<ReplyParts<'_>>> {
     match answer {
-        decide::Answer::Reply(reply) => told(py, &reply).map(Some),
+        decide::Answer::Reply(reply) => reply_parts(py, &reply).map(Some),
         _ => Ok(None), // a table never answers later
     }
 }
 
 /// (status, type of the body, body, header fields).
-pub type Told<'py> = (u16, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
+pub type ReplyParts<'py> = (u16, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
 /// A reply.
-pub fn told<'py>(py: Python<'py>, reply: &Reply) -> PyResult<Told<'py>> {
+pub fn reply_parts<'py>(py: Python<'py>, reply: &Reply) -> PyResult<ReplyParts<'py>> {
     let pair = |(name, value): &(HeaderName, HeaderValue)| {
         (PyBytes::new(py, name.as_str().as_bytes()), PyBytes::new(py, value.as_bytes()))
     };
@@ -195,26 +196,29 @@ fn bad(error: impl std::error::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// The limits of each rule for checks; `know` says what the store knows of one, None where only Python can ask it.
-pub fn own_limits<L>(
+/// The limits of each rule for checks; `register_limit` gives one in the store, None where only Python can query it.
+pub fn read_rule_limits<L>(
     policy: &Policy,
-    rules: Vec<OfRule<'_>>,
+    rules: Vec<RuleParts<'_>>,
     money: &[bool],
-    mut know: impl FnMut(&Bound<'_, PyAny>) -> PyResult<Option<L>>,
-) -> PyResult<Vec<OwnLimits<L>>> {
+    mut register_limit: impl FnMut(&Bound<'_, PyAny>) -> PyResult<Option<L>>,
+) -> PyResult<Vec<RuleLimits<L>>> {
     if rules.len() != policy.rules.len() || money.len() != policy.units.len() {
         return Err(PyValueError::new_err("these are the limits and units of another policy"));
     }
-    let mut own = Vec::with_capacity(rules.len());
-    for (waits, of_tiers) in rules {
-        let mut tiers = Vec::with_capacity(of_tiers.len());
-        for (tier, told) in of_tiers {
-            let limits = told.map(|told| rule_limits(&policy.units, told, &mut know)).transpose()?.flatten();
+    let mut rule_limits = Vec::with_capacity(rules.len());
+    for (waits, tier_parts) in rules {
+        let mut tiers = Vec::with_capacity(tier_parts.len());
+        for (tier, reported) in tier_parts {
+            let limits = reported
+                .map(|reported| read_limits(&policy.units, reported, &mut register_limit))
+                .transpose()?
+                .flatten();
             tiers.push((tier.into(), limits));
         }
-        own.push(OwnLimits { waits, tiers });
+        rule_limits.push(RuleLimits { waits, tiers });
     }
-    Ok(own)
+    Ok(rule_limits)
 }
 
 /// The units of a policy as bodies name them.
@@ -223,40 +227,40 @@ pub fn units_of(policy: &Policy, money: Vec<bool>) -> Vec<Unit> {
     units.map(|(name, is_money)| Unit { name: name.clone(), is_money }).collect()
 }
 
-fn rule_limits<L>(
+fn read_limits<L>(
     units: &[Box<str>],
-    told: Vec<ToldLimit<'_>>,
-    know: &mut impl FnMut(&Bound<'_, PyAny>) -> PyResult<Option<L>>,
+    reported_limits: Vec<ReportedLimit<'_>>,
+    register_limit: &mut impl FnMut(&Bound<'_, PyAny>) -> PyResult<Option<L>>,
 ) -> PyResult<Option<Vec<RuleLimit<L>>>> {
-    let mut limits = Vec::with_capacity(told.len());
-    for one in told {
-        let counted: String = one.definition.getattr("limit")?.getattr("of")?.extract()?;
-        let Some(unit) = units.iter().position(|name| **name == *counted) else {
+    let mut limits = Vec::with_capacity(reported_limits.len());
+    for reported in reported_limits {
+        let unit_name: String = reported.definition.getattr("limit")?.getattr("of")?.extract()?;
+        let Some(unit) = units.iter().position(|name| **name == *unit_name) else {
             return Ok(None);
         };
-        let Some(limit) = know(&one.definition)? else {
+        let Some(limit) = register_limit(&reported.definition)? else {
             return Ok(None);
         };
-        let name: String = one.definition.getattr("name")?.extract()?;
-        let rule: String = one.definition.getattr("rule")?.extract()?;
+        let name: String = reported.definition.getattr("name")?.extract()?;
+        let rule: String = reported.definition.getattr("rule")?.extract()?;
         limits.push(RuleLimit {
             limit,
             unit,
-            told: NamedLimit {
-                form: one.form.into(),
+            named: NamedLimit {
+                form: reported.form.into(),
                 name: name.into(),
                 rule: rule.into(),
-                text: one.text.into(),
-                unit: one.unit.into(),
+                text: reported.text.into(),
+                unit: reported.unit.into(),
             },
-            policy_item: one.policy_item.into(),
+            policy_item: reported.policy_item.into(),
         });
     }
     Ok(Some(limits))
 }
 
-/// What a table knows of a limit; None where it has no room for it now, which Python then tries again.
-fn known(table: &AnyTable, definition: &Bound<'_, PyAny>, now_us: i64) -> PyResult<Option<Arc<Registered>>> {
+/// A limit in a table; None where it has no room for it now, which Python then tries again.
+fn register_if_room(table: &AnyTable, definition: &Bound<'_, PyAny>, now_us: i64) -> PyResult<Option<Arc<Registered>>> {
     let py = definition.py();
     match register(table, definition, now_us) {
         Ok(limit) => Ok(Some(limit)),

@@ -1,4 +1,4 @@
-//! The moment of a decision: the system clock read natively, or a Python clock asked.
+//! The moment of a decision: that of the system clock, read natively, or of a Python clock.
 
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::arguments::check_now;
 
-/// What is added to the monotonic clock to have microseconds since the epoch.
+/// The offset from the monotonic clock to microseconds since the epoch.
 static EPOCH_US: LazyLock<i64> = LazyLock::new(|| wall_us() - monotonic_us());
 
 /// The host's wall time, which may step.
@@ -68,7 +68,7 @@ impl Clock {
         }
     }
 
-    /// The same where no Python is at hand: for a clock of Python it is fetched.
+    /// The same for a thread that is not attached to Python: it attaches for a Python clock.
     #[inline]
     pub fn now_us_alone(&self) -> PyResult<i64> {
         match self {

@@ -1,6 +1,6 @@
 //! The answer for one request; the native twin of `headgate.decision.Decision`.
 
-use headgate_answers::Told;
+use headgate_answers::Verdict;
 use headgate_core::algorithms::transition::{NEVER, Reading};
 use headgate_core::table::answer::{Answer, OnFull, Readings};
 use pyo3::exceptions::PyValueError;
@@ -9,10 +9,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 use smallvec::SmallVec;
 
-/// What may decide where a store does not, as `headgate.decision.ON_STORE_ERROR`.
+/// The substitutes that may decide where a store does not, as `headgate.decision.ON_STORE_ERROR`.
 const DEGRADED: [&str; 3] = ["local", "open", "closed"];
 
-/// What decided where the table was full.
+/// The substitute that decided where the table was full.
 #[inline]
 fn degraded(full: Option<OnFull>) -> &'static str {
     match full {
@@ -42,8 +42,8 @@ impl Decision {
         Self { definitions, answer, degraded }
     }
 
-    /// An answer that was made elsewhere.
-    pub fn made(definitions: Py<PyTuple>, answer: Answer, degraded: &'static str) -> Self {
+    /// An answer, with the substitute that gave it.
+    pub fn with_degraded(definitions: Py<PyTuple>, answer: Answer, degraded: &'static str) -> Self {
         Self { definitions, answer, degraded }
     }
 
@@ -62,12 +62,12 @@ impl Decision {
         visit.call(&self.definitions)
     }
 
-    /// The limits that it is on.
+    /// The definitions of its limits.
     pub fn definitions_of<'py>(&self, py: Python<'py>) -> Bound<'py, PyTuple> {
         self.definitions.bind(py).clone()
     }
 
-    /// Whether there is no more to say than that it passes, now.
+    /// Whether it passes at once, by its store's decision.
     pub fn passes_at_once(&self) -> bool {
         self.answer.allowed && self.degraded.is_empty() && self.readings().iter().all(|reading| reading.delay_us == 0)
     }
@@ -80,9 +80,9 @@ impl Decision {
         self.answer.readings.all()
     }
 
-    /// What clients are told of it.
-    pub fn told(&self) -> Told<'_> {
-        Told { answer: &self.answer, degraded: self.degraded }
+    /// The decision as it is reported to clients.
+    pub fn verdict(&self) -> Verdict<'_> {
+        Verdict { answer: &self.answer, degraded: self.degraded }
     }
 
     fn binding_index(&self) -> Option<usize> {

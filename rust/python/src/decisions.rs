@@ -1,4 +1,4 @@
-//! The answers for many requests at once, kept compact until they are looked at.
+//! The answers for many requests at once, stored compactly until they are read.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,7 +28,7 @@ impl Decisions {
     }
 }
 
-/// Makes one decision after another, so that no more of them are there than the caller keeps.
+/// Creates one decision after another, so that no more of them exist than the caller keeps.
 #[pyclass(frozen)]
 struct DecisionsIterator {
     decisions: Py<Decisions>,

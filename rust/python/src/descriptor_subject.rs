@@ -6,7 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::gate_subject::{Classes, Trouble};
+use crate::gate_subject::{Classes, ReadError};
 
 /// A descriptor whose class is that of Python itself.
 pub struct PythonDescriptor<'py> {
@@ -24,49 +24,49 @@ impl<'py> PythonDescriptor<'py> {
     }
 }
 
-/// A text of Python's own class; what UTF-8 cannot say is left to Python.
-fn text<'own>(text: &'own Bound<'_, PyAny>) -> Result<&'own str, Trouble> {
-    text.cast_exact::<PyString>().ok().and_then(|text| text.to_str().ok()).ok_or(Trouble::Python)
+/// A text of Python's own class; one that has no UTF-8 is left to Python.
+fn text<'own>(text: &'own Bound<'_, PyAny>) -> Result<&'own str, ReadError> {
+    text.cast_exact::<PyString>().ok().and_then(|text| text.to_str().ok()).ok_or(ReadError::NeedsPython)
 }
 
 impl Subject for PythonDescriptor<'_> {
-    type Error = Trouble;
+    type Error = ReadError;
 
-    fn method(&self) -> Result<&str, Trouble> {
+    fn method(&self) -> Result<&str, ReadError> {
         Ok("")
     }
 
-    fn path(&self) -> Result<&str, Trouble> {
+    fn path(&self) -> Result<&str, ReadError> {
         Ok("")
     }
 
-    fn host(&self) -> Result<&str, Trouble> {
+    fn host(&self) -> Result<&str, ReadError> {
         Ok("")
     }
 
-    fn client_ip(&self) -> Result<&str, Trouble> {
+    fn client_ip(&self) -> Result<&str, ReadError> {
         remote_address(self)
     }
 
-    fn endpoint(&self) -> Result<&str, Trouble> {
+    fn endpoint(&self) -> Result<&str, ReadError> {
         Ok("")
     }
 
-    fn header(&self, _: &Name) -> Result<Option<Sent<'_>>, Trouble> {
+    fn header(&self, _: &Name) -> Result<Option<Sent<'_>>, ReadError> {
         Ok(None)
     }
 
-    fn entry(&self, place: usize) -> Result<Option<(&str, &str)>, Trouble> {
+    fn entry(&self, place: usize) -> Result<Option<(&str, &str)>, ReadError> {
         let Some(entry) = self.entries.as_slice().get(place) else {
             return Ok(None);
         };
         match entry.cast_exact::<PyTuple>().map(|entry| entry.as_slice()) {
             Ok([key, value]) => Ok(Some((text(key)?, text(value)?))),
-            _ => Err(Trouble::Python),
+            _ => Err(ReadError::NeedsPython),
         }
     }
 
-    fn attribute(&self, _: &str) -> Result<&str, Trouble> {
+    fn attribute(&self, _: &str) -> Result<&str, ReadError> {
         Ok("") // a descriptor is no call
     }
 }

@@ -21,8 +21,8 @@ use pyo3::prelude::*;
 use crate::checks::Checks;
 use crate::late_checks::LateChecks;
 
-/// How often it is looked whether all threads have ended.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// The interval between checks whether all threads have ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Serves listening sockets on threads of its own.
 #[pyclass(frozen, module = "headgate._native")]
@@ -30,10 +30,10 @@ pub struct Door {
     threads: Threads,
 }
 
-/// What a door has counted: (route, status, responses) where there was one, then the other numbers of `Figures`.
-type Counted = (Vec<(&'static str, u16, u64)>, u64, u64, u64, u64, u64, u64);
+/// The figures of a door: (route, status, responses) for those that occurred, then the other numbers of `Figures`.
+type DoorFigures = (Vec<(&'static str, u16, u64)>, u64, u64, u64, u64, u64, u64);
 
-/// What a door proves itself with: `headgate_server::tls`.
+/// The certificate of a door, and the clients that it admits: `headgate_server::tls`.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct Tls {
     tls: DoorTls,
@@ -74,7 +74,7 @@ impl Decide for PassAll {
 impl Door {
     #[new]
     #[pyo3(signature = (listeners, python_socket, checks, *, threads, cpus, forwarded, streams, bounds, tls=None))]
-    #[allow(clippy::too_many_arguments)] // all that a door is set up with
+    #[allow(clippy::too_many_arguments)] // all settings of a door
     fn new(
         py: Python<'_>,
         listeners: Vec<RawFd>,
@@ -119,7 +119,7 @@ impl Door {
         self.threads.has_ended()
     }
 
-    fn figures(&self) -> Counted {
+    fn figures(&self) -> DoorFigures {
         let Figures { responses, left_to_python, accepted, open, gave_way, expired, no_handshake, held: _ } =
             self.threads.figures();
         (responses, left_to_python, accepted, open, gave_way, expired, no_handshake)
@@ -127,20 +127,20 @@ impl Door {
 }
 
 impl Drop for Door {
-    /// Wait for the threads without the interpreter, for which one of them may wait.
+    /// Wait for the threads detached from the interpreter, which one of them may wait for.
     fn drop(&mut self) {
         self.threads.end(Duration::ZERO);
         Python::attach(|py| {
             py.detach(|| {
                 while !self.threads.has_ended() {
-                    sleep(LOOK_EVERY);
+                    sleep(POLL_INTERVAL);
                 }
             });
         });
     }
 }
 
-/// What answers checks: `Checks` on a table, `LateChecks` on a store that is waited for; None leaves all to Python.
+/// The decider of checks: `Checks` on a table, `LateChecks` on a store that is waited for; None leaves all to Python.
 fn decider_of(checks: Option<&Bound<'_, PyAny>>) -> PyResult<Box<dyn Decide>> {
     let Some(checks) = checks else {
         return Ok(Box::new(PassAll));
@@ -151,7 +151,7 @@ fn decider_of(checks: Option<&Bound<'_, PyAny>>) -> PyResult<Box<dyn Decide>> {
     Ok(Box::new(Arc::clone(&checks.cast::<Checks>()?.get().decider)))
 }
 
-/// A socket of our own for the listening socket that has this descriptor.
+/// A clone of the listening socket that has this descriptor.
 fn listener_of(descriptor: RawFd) -> io::Result<TcpListener> {
     Ok(OwnedFd::from(same_file(descriptor)?).into())
 }

@@ -9,11 +9,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use smallvec::SmallVec;
 
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 use crate::server_text::{Text, add_quoted_path, add_target};
-use crate::web_reading::{Reading, UNREAD, sent};
+use crate::web_reading::{Reading, UNREAD, read_once};
 
-/// The request of an environ, of which each part is read once, where it is first asked for.
+/// The request of an environ, of which each part is read once, when it is first needed.
 pub struct EnvironSubject<'py, 'gate> {
     environ: &'gate Bound<'py, PyDict>,
     reading: &'gate Reading,
@@ -41,13 +41,13 @@ impl<'py, 'gate> EnvironSubject<'py, 'gate> {
         }
     }
 
-    /// A variable; "" where it is not there.
+    /// A variable; "" where it is absent.
     #[inline]
-    fn variable(&self, name: &Bound<'py, PyString>) -> Result<Text<'py>, Trouble> {
+    fn variable(&self, name: &Bound<'py, PyString>) -> Result<Text<'py>, ReadError> {
         self.environ.get_item(name)?.map_or(Ok(Text::Known("")), Text::of)
     }
 
-    fn target(&self) -> Result<Text<'py>, Trouble> {
+    fn target(&self) -> Result<Text<'py>, ReadError> {
         let py = self.environ.py();
         let (mount, path) = (self.variable(intern!(py, "SCRIPT_NAME"))?, self.variable(intern!(py, "PATH_INFO"))?);
         let mut text = String::new();
@@ -58,35 +58,35 @@ impl<'py, 'gate> EnvironSubject<'py, 'gate> {
             text.push('/');
         }
         if self.reading.reads_queries {
-            let asked = self.variable(intern!(py, "QUERY_STRING"))?;
-            let asked = asked.as_str()?;
-            if !asked.is_empty() {
+            let query = self.variable(intern!(py, "QUERY_STRING"))?;
+            let query = query.as_str()?;
+            if !query.is_empty() {
                 text.push('?');
-                add_target(&mut text, latin1(asked)?.into_iter());
+                add_target(&mut text, latin1(query)?.into_iter());
             }
         }
-        Ok(Text::Own(text))
+        Ok(Text::Owned(text))
     }
 
-    /// What a header tells of the mount; None where none does.
+    /// The mount, and the one that a header reports; None where one of them is missing.
     #[inline]
-    fn told_mount(&self) -> Result<Option<(Text<'py>, Text<'py>)>, Trouble> {
+    fn header_mount(&self) -> Result<Option<(Text<'py>, Text<'py>)>, ReadError> {
         let py = self.environ.py();
         let mount = self.variable(intern!(py, "SCRIPT_NAME"))?;
         if mount.as_str()?.is_empty() {
             return Ok(None);
         }
-        let told = self.variable(intern!(py, "HTTP_SCRIPT_NAME"))?;
-        Ok(if told.as_str()?.is_empty() { None } else { Some((mount, told)) })
+        let sent_mount = self.variable(intern!(py, "HTTP_SCRIPT_NAME"))?;
+        Ok(if sent_mount.as_str()?.is_empty() { None } else { Some((mount, sent_mount)) })
     }
 
-    fn named_host(&self) -> Result<Text<'py>, Trouble> {
+    fn named_host(&self) -> Result<Text<'py>, ReadError> {
         let py = self.environ.py();
         let host = self.variable(intern!(py, "HTTP_HOST"))?;
         if host.as_str()?.is_empty() { self.variable(intern!(py, "SERVER_NAME")) } else { Ok(host) }
     }
 
-    fn line(&self, number: usize) -> Result<Option<Text<'py>>, Trouble> {
+    fn line(&self, number: usize) -> Result<Option<Text<'py>>, ReadError> {
         let name = &self.reading.names[number];
         let Some(value) = self.environ.get_item(&name.in_environs)? else {
             return Ok(None);
@@ -96,47 +96,47 @@ impl<'py, 'gate> EnvironSubject<'py, 'gate> {
     }
 }
 
-/// What a server has decoded as Latin-1; what is beyond that is left to Python.
-fn latin1(text: &str) -> Result<SmallVec<[u8; 128]>, Trouble> {
-    text.chars().map(|character| u8::try_from(character).map_err(|_| Trouble::Python)).collect()
+/// The bytes of a text that a server has decoded as Latin-1; any other text is left to Python.
+fn latin1(text: &str) -> Result<SmallVec<[u8; 128]>, ReadError> {
+    text.chars().map(|character| u8::try_from(character).map_err(|_| ReadError::NeedsPython)).collect()
 }
 
 impl Subject for EnvironSubject<'_, '_> {
-    type Error = Trouble;
+    type Error = ReadError;
 
-    fn method(&self) -> Result<&str, Trouble> {
-        let read = || -> Result<Text<'_>, Trouble> {
+    fn method(&self) -> Result<&str, ReadError> {
+        let read = || -> Result<Text<'_>, ReadError> {
             let name = intern!(self.environ.py(), "REQUEST_METHOD");
-            Text::of(self.environ.get_item(name)?.ok_or(Trouble::Python)?)?.in_upper_case()
+            Text::of(self.environ.get_item(name)?.ok_or(ReadError::NeedsPython)?)?.in_upper_case()
         };
-        sent(&self.method, read)?.as_str()
+        read_once(&self.method, read)?.as_str()
     }
 
     #[inline]
-    fn path(&self) -> Result<&str, Trouble> {
+    fn path(&self) -> Result<&str, ReadError> {
         if !self.reading.reads_paths {
             return Ok(UNREAD);
         }
-        sent(&self.path, || self.target())?.as_str()
+        read_once(&self.path, || self.target())?.as_str()
     }
 
     /// As `inner_path` of `headgate.http.wsgi` gives it.
     #[inline]
-    fn other_path(&self) -> Result<Option<Cow<'_, str>>, Trouble> {
+    fn other_path(&self) -> Result<Option<Cow<'_, str>>, ReadError> {
         if !self.reading.reads_paths {
             return Ok(None);
         }
-        let Some((mount, told)) = self.told_mount()? else {
+        let Some((mount, sent_mount)) = self.header_mount()? else {
             return Ok(None);
         };
-        let (mount, mut told) = (mount.as_str()?, told.as_str()?);
+        let (mount, mut sent_mount) = (mount.as_str()?, sent_mount.as_str()?);
         let rest = loop {
-            if told.is_empty() {
+            if sent_mount.is_empty() {
                 return Ok(None);
             }
-            match mount.strip_prefix(told) {
+            match mount.strip_prefix(sent_mount) {
                 Some(rest) => break rest,
-                None => told = told.split_once(',').map_or("", |(_, later)| later),
+                None => sent_mount = sent_mount.split_once(',').map_or("", |(_, later)| later),
             }
         };
         let path = self.variable(intern!(self.environ.py(), "PATH_INFO"))?;
@@ -147,27 +147,27 @@ impl Subject for EnvironSubject<'_, '_> {
         Ok(Some(Cow::Owned(if text.is_empty() { "/".to_owned() } else { text })))
     }
 
-    fn host(&self) -> Result<&str, Trouble> {
-        sent(&self.host, || self.named_host())?.as_str()
+    fn host(&self) -> Result<&str, ReadError> {
+        read_once(&self.host, || self.named_host())?.as_str()
     }
 
     #[inline]
-    fn client_ip(&self) -> Result<&str, Trouble> {
+    fn client_ip(&self) -> Result<&str, ReadError> {
         let read = || self.reading.peer(self.variable(intern!(self.environ.py(), "REMOTE_ADDR"))?);
-        sent(&self.client_ip, read)?.as_str()
+        read_once(&self.client_ip, read)?.as_str()
     }
 
-    fn endpoint(&self) -> Result<&str, Trouble> {
+    fn endpoint(&self) -> Result<&str, ReadError> {
         Ok(self.endpoint)
     }
 
     #[inline]
-    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, Trouble> {
-        let line = sent(&self.headers[name.number], || self.line(name.number))?;
+    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, ReadError> {
+        let line = read_once(&self.headers[name.number], || self.line(name.number))?;
         line.as_ref().map(|line| line.as_str().map(Sent::One)).transpose()
     }
 
-    fn attribute(&self, _: &str) -> Result<&str, Trouble> {
-        Ok("") // what a request tells of itself are its headers
+    fn attribute(&self, _: &str) -> Result<&str, ReadError> {
+        Ok("") // an HTTP request has headers, but no attributes
     }
 }

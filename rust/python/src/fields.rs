@@ -1,4 +1,4 @@
-//! The header fields that tell what remains; the native twin of `headgate.http.fields.ratelimit`.
+//! The header fields that report what remains; the native twin of `headgate.http.fields.ratelimit`.
 
 use headgate_answers::ratelimit::{Form, write_ratelimit};
 use pyo3::prelude::*;

@@ -15,27 +15,27 @@ use smallvec::SmallVec;
 use crate::arguments::check_now;
 use crate::descriptor_subject::PythonDescriptor;
 use crate::gate_costs::CostReader;
-use crate::gate_limits::{Asking, Binder, Limits, Said};
+use crate::gate_limits::{Binder, DecideOptions, GateAnswer, Limits};
 use crate::gate_policy::read_policy;
-use crate::gate_subject::{Classes, PythonRequest, Trouble};
+use crate::gate_subject::{Classes, PythonRequest, ReadError};
 
 /// `headgate.policy.compiled.ALL_RULES`.
 const ALL_RULES: &str = "default";
 
-/// A policy, and what binds its limits to a store.
+/// A policy on a store.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct NativeGate {
     pub gate: Resolver<Limits>,
     /// The `headgate.policy.resolver.Resolver` that binds limits, and makes refusals for lack of an identity.
     pub resolver: Py<PyAny>,
     classes: Classes,
-    /// What reads costs.
+    /// Reads costs.
     pub costs: CostReader,
     /// The names of the headers that the policy reads.
     names: Box<[Py<PyString>]>,
-    /// The number of the ruleset that is meant where none is named.
+    /// The number of the ruleset that applies where none is named.
     all_rules: usize,
-    /// What stands for limits where no rule applies, and its decision.
+    /// The object that stands in for limits where no rule applies, and its decision.
     pub free: (Py<PyAny>, Py<PyAny>),
 }
 
@@ -47,8 +47,8 @@ impl NativeGate {
         let py = resolver.py();
         let policy = match read_policy(&resolver.getattr("policy")?) {
             Ok(policy) => policy,
-            Err(Trouble::Python) => return Ok(None),
-            Err(Trouble::Raised(error)) => return Err(error),
+            Err(ReadError::NeedsPython) => return Ok(None),
+            Err(ReadError::Raised(error)) => return Err(error),
         };
         let Some(all_rules) = policy.rulesets.iter().position(|ruleset| *ruleset.name == *ALL_RULES) else {
             return Ok(None);
@@ -82,11 +82,11 @@ impl NativeGate {
         let Some(number) = self.ruleset(ruleset) else {
             return Ok(None);
         };
-        self.resolved(request, number, |resolved| {
-            let asking = Asking { commit: true, now_us: Some(now_us.clone()), cost: cost.cost() };
-            let told = self.told(py, resolved, cost.cost())?;
-            let decision = self.decide(py, resolved, &asking)?;
-            Ok((decision, told).into_pyobject(py)?.into_any())
+        self.resolve_request(request, number, |resolved| {
+            let options = DecideOptions { commit: true, now_us: Some(now_us.clone()), cost: cost.cost() };
+            let for_python = self.resolved_for_python(py, resolved, cost.cost())?;
+            let decision = self.decide(py, resolved, &options)?;
+            Ok((decision, for_python).into_pyobject(py)?.into_any())
         })
     }
 
@@ -103,14 +103,14 @@ impl NativeGate {
         let Some(number) = self.ruleset(ruleset) else {
             return Ok(None);
         };
-        self.resolved(request, number, |resolved| self.told(py, resolved, cost.cost()))
+        self.resolve_request(request, number, |resolved| self.resolved_for_python(py, resolved, cost.cost()))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.resolver)?;
         visit.call(&self.free.0)?;
         visit.call(&self.free.1)?;
-        self.gate.each_limits(|limits| {
+        self.gate.visit_limits(|limits| {
             visit.call(&limits.bound)?;
             visit.call(&limits.native)?;
             visit.call(&limits.units)?;
@@ -133,47 +133,47 @@ impl NativeGate {
         &self.names
     }
 
-    /// The number of the ruleset of a name; None for what is none.
+    /// The number of the ruleset of a name; None for any other object.
     pub fn ruleset(&self, name: &Bound<'_, PyAny>) -> Option<usize> {
         self.gate.ruleset(name.cast::<PyString>().ok()?.to_str().ok()?)
     }
 
-    /// Decide for a request by the rules of a ruleset, and charge it where that is meant; None where only Python can.
+    /// Decide for a request by the rules of a ruleset, and charge it if `commit`; None where only Python can.
     #[inline]
-    pub fn decided<'py>(
+    pub fn decide_request<'py>(
         &self,
         request: &Bound<'py, PyAny>,
         cost: Cost<'_>,
         ruleset: usize,
         commit: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let asking = Asking { commit, now_us: None, cost };
-        self.resolved(request, ruleset, |resolved| self.decide(request.py(), resolved, &asking))
+        let options = DecideOptions { commit, now_us: None, cost };
+        self.resolve_request(request, ruleset, |resolved| self.decide(request.py(), resolved, &options))
     }
 
-    /// What `then` makes of what applies to a request; None where only Python can say what does.
+    /// Call `then` with the rules that apply to a request; None where only Python can resolve it.
     #[inline]
-    fn resolved<'py, R>(
+    fn resolve_request<'py, R>(
         &self,
         request: &Bound<'py, PyAny>,
         ruleset: usize,
-        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
+        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, ReadError>,
     ) -> PyResult<Option<R>> {
         match PythonRequest::of(request, &self.classes, &self.names) {
-            Some(subject) => self.resolved_for(request.py(), &subject, ruleset, then),
-            None => self.resolved_descriptor(request, ruleset, then),
+            Some(subject) => self.resolve_subject(request.py(), &subject, ruleset, then),
+            None => self.resolve_descriptor(request, ruleset, then),
         }
     }
 
     #[cold]
-    fn resolved_descriptor<'py, R>(
+    fn resolve_descriptor<'py, R>(
         &self,
         descriptor: &Bound<'py, PyAny>,
         ruleset: usize,
-        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
+        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, ReadError>,
     ) -> PyResult<Option<R>> {
         PythonDescriptor::of(descriptor, &self.classes)
-            .map_or(Ok(None), |subject| self.resolved_for(descriptor.py(), &subject, ruleset, then))
+            .map_or(Ok(None), |subject| self.resolve_subject(descriptor.py(), &subject, ruleset, then))
     }
 
     /// The policy.
@@ -181,19 +181,19 @@ impl NativeGate {
         self.gate.policy()
     }
 
-    /// What `then` makes of what applies to a subject; None where only Python can say what does.
+    /// Call `then` with the rules that apply to a subject; None where only Python can resolve it.
     #[inline]
-    pub fn resolved_for<S: Subject<Error = Trouble>, R>(
+    pub fn resolve_subject<S: Subject<Error = ReadError>, R>(
         &self,
         py: Python<'_>,
         subject: &S,
         ruleset: usize,
-        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
+        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, ReadError>,
     ) -> PyResult<Option<R>> {
         match self.gate.resolve(subject, ruleset, &Binder(self.resolver.bind(py)), then) {
-            Ok(came) => Ok(Some(came)),
-            Err(Trouble::Python) => Ok(None),
-            Err(Trouble::Raised(error)) => Err(error),
+            Ok(result) => Ok(Some(result)),
+            Err(ReadError::NeedsPython) => Ok(None),
+            Err(ReadError::Raised(error)) => Err(error),
         }
     }
 
@@ -202,45 +202,47 @@ impl NativeGate {
         &self,
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
-        asking: &Asking<'py, '_>,
-    ) -> Result<Bound<'py, PyAny>, Trouble> {
-        match self.say(py, resolved, asking)? {
-            Said::Free => Ok(self.passes(py)),
-            Said::Decided(decision) => Ok(Bound::new(py, decision)?.into_any()),
-            Said::Came(came) => Ok(came),
+        options: &DecideOptions<'py, '_>,
+    ) -> Result<Bound<'py, PyAny>, ReadError> {
+        match self.query_limits(py, resolved, options)? {
+            GateAnswer::Free => Ok(self.passes(py)),
+            GateAnswer::Decided(decision) => Ok(Bound::new(py, decision)?.into_any()),
+            GateAnswer::FromPython(decision) => Ok(decision),
         }
     }
 
-    /// The decision on what no rule applies to.
+    /// The decision for a request to which no rule applies.
     pub fn passes<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         self.free.1.bind(py).clone()
     }
 
-    /// Ask the limits that apply.
+    /// Query the limits that apply.
     #[inline]
-    pub fn say<'py>(
+    pub fn query_limits<'py>(
         &self,
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
-        asking: &Asking<'py, '_>,
-    ) -> Result<Said<'py>, Trouble> {
-        let Some(limits) = &resolved.asked.limits else {
-            return Ok(Said::Free);
+        options: &DecideOptions<'py, '_>,
+    ) -> Result<GateAnswer<'py>, ReadError> {
+        let Some(limits) = &resolved.query.limits else {
+            return Ok(GateAnswer::Free);
         };
         if let Some(refused) = resolved.refused() {
-            return Ok(Said::Came(self.refusal(py, limits, resolved, refused)?.decision.into_bound(py)));
+            return Ok(GateAnswer::FromPython(self.refusal(py, limits, resolved, refused)?.decision.into_bound(py)));
         }
         let Some(native) = &limits.native else {
-            let operation = self.operation(py, resolved, asking)?;
-            return Ok(Said::Came(limits.bound.bind(py).call_method1(intern!(py, "decide"), (operation,))?));
+            let operation = self.operation(py, resolved, options)?;
+            return Ok(GateAnswer::FromPython(
+                limits.bound.bind(py).call_method1(intern!(py, "decide"), (operation,))?,
+            ));
         };
-        let (bound, cost) = (native.get(), asking.cost);
+        let (bound, cost) = (native.get(), options.cost);
         let mut keys = SmallVec::new();
         resolved.hash_keys(bound.seed(), &mut keys)?;
-        let groups = &resolved.asked.groups[..];
+        let groups = &resolved.query.groups[..];
         let of_group = |group: usize| (keys[groups[group].key], cost.of(&groups[group]));
-        let now_us = asking.now_us.as_ref().map(check_now).transpose()?;
-        let mode = Mode { commit: asking.commit, max_delay_us: None };
-        Ok(Said::Decided(bound.decide_groups(py, groups.len(), of_group, now_us, mode)?))
+        let now_us = options.now_us.as_ref().map(check_now).transpose()?;
+        let mode = Mode { commit: options.commit, max_delay_us: None };
+        Ok(GateAnswer::Decided(bound.decide_groups(py, groups.len(), of_group, now_us, mode)?))
     }
 }

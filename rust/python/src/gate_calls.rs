@@ -24,9 +24,9 @@ struct InForce {
     resolver: Py<PyAny>,
 }
 
-/// The name of a ruleset as it was given.
+/// The name of a ruleset as the caller passed it.
 enum NamedRuleset<'py> {
-    /// It was not: all rules.
+    /// None was passed: all rules.
     All,
     Named(Bound<'py, PyAny>),
 }
@@ -49,9 +49,9 @@ impl GateCalls {
 
     /// Decide by another policy from here on.
     fn take(&self, native: Option<Py<NativeGate>>, resolver: Py<PyAny>) {
-        let mut taken = InForce { native, resolver };
-        std::mem::swap(&mut taken, &mut *self.in_force.write().unwrap_or_else(PoisonError::into_inner));
-        drop(taken); // not before the lock is given back: that may run Python's code
+        let mut former = InForce { native, resolver };
+        std::mem::swap(&mut former, &mut *self.in_force.write().unwrap_or_else(PoisonError::into_inner));
+        drop(former); // not before the lock is released: that may run Python code
     }
 
     #[pyo3(
@@ -110,10 +110,10 @@ impl GateCalls {
             };
             let decision = match (number, &cost) {
                 (Some(number), AnyCost::Units(times)) => {
-                    gate.decided(request, Cost { times: *times, told: &[] }, number, commit)?
+                    gate.decide_request(request, Cost { times: *times, amounts: &[] }, number, commit)?
                 }
                 (Some(number), AnyCost::Other(cost)) => match gate.costs.read(gate.policy(), cost.bind(py))? {
-                    Some(cost) => gate.decided(request, cost.cost(), number, commit)?,
+                    Some(cost) => gate.decide_request(request, cost.cost(), number, commit)?,
                     None => None,
                 },
                 (None, _) => None,

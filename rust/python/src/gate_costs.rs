@@ -1,4 +1,4 @@
-//! Costs of requests as a gate's caller gives them; what is not read here is Python's to read, and to refuse.
+//! Costs of requests as a gate's caller passes them; costs that are not read here are left to Python to read or refuse.
 
 use headgate_core::limit::LARGEST;
 use headgate_policy::compiled::Policy;
@@ -10,21 +10,21 @@ use smallvec::SmallVec;
 /// `headgate.amounts.REQUESTS`.
 const REQUESTS: &str = "requests";
 
-/// A cost that was read: so many such requests, and what it takes of units that it names.
-pub struct GivenCost {
+/// A cost that was read: how many usual requests it stands for, and its amounts in the units that it names.
+pub struct RequestCost {
     times: i64,
-    told: SmallVec<[(usize, i64); 4]>,
+    amounts: SmallVec<[(usize, i64); 4]>,
 }
 
-impl GivenCost {
-    /// As it is asked for.
+impl RequestCost {
+    /// The cost, as policies use it.
     #[inline]
     pub fn cost(&self) -> Cost<'_> {
-        Cost { times: self.times, told: &self.told }
+        Cost { times: self.times, amounts: &self.amounts }
     }
 }
 
-/// What reads costs in the units of a policy.
+/// Reads costs in the units of a policy.
 pub struct CostReader {
     /// Whether each unit is money, which callers give in whole units and limits count in billionths.
     money: Box<[bool]>,
@@ -33,7 +33,7 @@ pub struct CostReader {
 }
 
 impl CostReader {
-    /// Of a policy's units.
+    /// A reader for a policy's units.
     pub fn new(py: Python<'_>, policy: &Policy) -> PyResult<Self> {
         let is_money = py.import("headgate.amounts")?.getattr("is_money")?;
         let money = policy.units.iter().map(|unit| is_money.call1((&**unit,))?.extract()).collect::<PyResult<_>>()?;
@@ -41,22 +41,22 @@ impl CostReader {
         Ok(Self { money, read_costs })
     }
 
-    /// A number, or a mapping that names units as the policy does; None for all else.
+    /// A number, or a mapping that names units as the policy does; None for any other object.
     #[inline]
-    pub fn read(&self, policy: &Policy, cost: &Bound<'_, PyAny>) -> PyResult<Option<GivenCost>> {
+    pub fn read(&self, policy: &Policy, cost: &Bound<'_, PyAny>) -> PyResult<Option<RequestCost>> {
         if let Some(times) = number(cost) {
-            return Ok(Some(GivenCost { times, told: SmallVec::new() }));
+            return Ok(Some(RequestCost { times, amounts: SmallVec::new() }));
         }
         self.read_mapping(policy, cost)
     }
 
     /// See `headgate.policy.rule_costs.charged`.
-    fn read_mapping(&self, policy: &Policy, cost: &Bound<'_, PyAny>) -> PyResult<Option<GivenCost>> {
+    fn read_mapping(&self, policy: &Policy, cost: &Bound<'_, PyAny>) -> PyResult<Option<RequestCost>> {
         let is_read = cost.get_type().is(&self.read_costs);
         if !is_read && !cost.is_exact_instance_of::<PyDict>() {
             return Ok(None);
         }
-        let mut given = GivenCost { times: 1, told: SmallVec::new() };
+        let mut request_cost = RequestCost { times: 1, amounts: SmallVec::new() };
         for (name, amount) in cost.cast::<PyDict>()? {
             let Some(amount) = number(&amount) else {
                 return Ok(None);
@@ -69,14 +69,14 @@ impl CostReader {
             };
             match policy.units.iter().position(|unit| **unit == *name) {
                 Some(unit) if self.money[unit] && !is_read => return Ok(None),
-                Some(unit) if name != REQUESTS => given.told.push((unit, amount)),
-                Some(_) => given.times = amount,
+                Some(unit) if name != REQUESTS => request_cost.amounts.push((unit, amount)),
+                Some(_) => request_cost.times = amount,
                 None if !is_read => return Ok(None), // an error, or another spelling
-                None if name == REQUESTS => given.times = amount,
+                None if name == REQUESTS => request_cost.times = amount,
                 None => {}
             }
         }
-        Ok(Some(given))
+        Ok(Some(request_cost))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The limits that a native gate asks: how they are bound, what they are asked, and what they say.
+//! The limits of a native gate: how they are bound, queried, and answer.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -11,7 +11,7 @@ use pyo3::types::PyTuple;
 use crate::bound::BoundLimits;
 use crate::decision::Decision;
 use crate::fields::RateLimitFields;
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 
 /// Limits of rules for a tier, on the store.
 pub struct Limits {
@@ -26,10 +26,10 @@ pub struct Limits {
     pub refusals: Refusals,
 }
 
-/// Most combinations of rules that are remembered to refuse for lack of an identity; others are made anew.
+/// The most combinations of rules whose refusals for lack of an identity are cached; others are created anew.
 const MOST_REFUSALS: usize = 32;
 
-/// What stands for limits where rules refuse for lack of an identity, by which of them do.
+/// The refusals for lack of an identity, which stand in for limits, by which of the rules refuse.
 #[derive(Default)]
 pub struct Refusals(Mutex<Vec<(Vec<bool>, Refusal)>>);
 
@@ -40,44 +40,44 @@ pub struct Refusal {
 }
 
 impl Refusals {
-    /// What stands for the limits where these rules refuse; `make` makes it when it is first asked for.
+    /// The refusal that stands in for the limits where these rules refuse; `create` creates it when it is first needed.
     pub fn of<'py>(
         &self,
         py: Python<'py>,
         refused: Vec<bool>,
-        make: impl FnOnce(&[bool]) -> PyResult<Bound<'py, PyAny>>,
+        create: impl FnOnce(&[bool]) -> PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Refusal> {
-        let again = |refusal: &Refusal| Refusal {
+        let clone_of = |refusal: &Refusal| Refusal {
             settled: refusal.settled.clone_ref(py),
             decision: refusal.decision.clone_ref(py),
         };
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, refusal)) = lock().iter().find(|(own, _)| *own == refused) {
-            return Ok(again(refusal));
+        if let Some((_, refusal)) = lock().iter().find(|(cached, _)| *cached == refused) {
+            return Ok(clone_of(refusal));
         }
-        let settled = make(&refused)?;
+        let settled = create(&refused)?;
         let decision = settled.call_method1("decide", (py.None(),))?.unbind();
         let refusal = Refusal { settled: settled.unbind(), decision };
-        let mut known = lock();
-        if known.len() < MOST_REFUSALS {
-            known.push((refused, again(&refusal)));
+        let mut cached_refusals = lock();
+        if cached_refusals.len() < MOST_REFUSALS {
+            cached_refusals.push((refused, clone_of(&refusal)));
         }
         Ok(refusal)
     }
 
-    /// While another thread looks for one, none is garbage.
+    /// While another thread holds the lock, none of them is garbage.
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let Ok(known) = self.0.try_lock() else {
+        let Ok(cached_refusals) = self.0.try_lock() else {
             return Ok(());
         };
-        known.iter().try_for_each(|(_, refusal)| {
+        cached_refusals.iter().try_for_each(|(_, refusal)| {
             visit.call(&refusal.settled)?;
             visit.call(&refusal.decision)
         })
     }
 }
 
-/// What writes the header fields of decisions on some limits; None where Python does.
+/// The writers of header fields of decisions on some limits; None where Python writes them.
 #[derive(Default)]
 pub struct Fields {
     /// As text.
@@ -86,14 +86,14 @@ pub struct Fields {
     pub encoded: OnceLock<Option<Py<RateLimitFields>>>,
 }
 
-/// What the limits that apply to a subject say.
-pub enum Said<'py> {
+/// The answer of the limits that apply to a subject.
+pub enum GateAnswer<'py> {
     /// No rule applies, so it passes.
     Free,
-    /// What the native core decided.
+    /// A decision of the native core.
     Decided(Decision),
-    /// What Python gave: a decision, or an awaitable of one.
-    Came(Bound<'py, PyAny>),
+    /// The result of Python: a decision, or an awaitable of one.
+    FromPython(Bound<'py, PyAny>),
 }
 
 /// Binds limits by the resolver of Python.
@@ -104,19 +104,19 @@ pub struct DetachedBinder<'gate>(pub &'gate Py<PyAny>);
 
 impl Bind for DetachedBinder<'_> {
     type Limits = Limits;
-    type Error = Trouble;
+    type Error = ReadError;
 
     #[cold]
-    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, Trouble> {
+    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, ReadError> {
         Python::attach(|py| Binder(self.0.bind(py)).bind(rules, tier))
     }
 }
 
 impl Bind for Binder<'_, '_> {
     type Limits = Limits;
-    type Error = Trouble;
+    type Error = ReadError;
 
-    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, Trouble> {
+    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, ReadError> {
         let rules = PyTuple::new(self.0.py(), rules)?;
         let (bound, units, rules): (Bound<'_, PyAny>, Bound<'_, PyTuple>, Bound<'_, PyTuple>) =
             self.0.call_method1("bound_for", (rules, tier))?.extract()?;
@@ -126,8 +126,8 @@ impl Bind for Binder<'_, '_> {
     }
 }
 
-/// What is decided of a subject, and what is told of it besides.
-pub struct Asking<'py, 'cost> {
+/// How to decide for a subject: whether it is charged, when, and with which cost.
+pub struct DecideOptions<'py, 'cost> {
     pub commit: bool,
     pub now_us: Option<Bound<'py, PyAny>>,
     pub cost: Cost<'cost>,

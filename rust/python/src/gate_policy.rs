@@ -1,6 +1,6 @@
 //! A policy of Python, `headgate.policy.compiled`, read by its attributes.
 //!
-//! One that only Python can apply, for a function that tells identities or for text that is no UTF-8, is none here.
+//! A policy that only Python can apply, for a function that computes identities or for text without UTF-8, is refused.
 
 use headgate_policy::client_address::{AddressRules, Network};
 use headgate_policy::compiled::{ClientNetworks, Conditions, Policy, Rule, Ruleset, TierLimits, Tiers};
@@ -8,26 +8,26 @@ use headgate_policy::entries::{EntryConditions, EntryPattern, EntryValues};
 use headgate_policy::identity::{AddressSource, Combination, Identity, Source};
 use headgate_policy::sent_values::SentName;
 use headgate_policy::subject::Name;
-use headgate_policy::value::CannotSay;
+use headgate_policy::value::NeedsPython;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 
-type Read<T> = Result<T, Trouble>;
+type ReadResult<T> = Result<T, ReadError>;
 
-/// Rules that the native gate can tell apart by a number of 16 bits.
+/// The most rules: the native gate numbers them with 16 bits.
 const MOST_RULES: usize = u16::MAX as usize;
 
 /// Read a `headgate.policy.compiled.Policy`.
-pub fn read_policy(policy: &Bound<'_, PyAny>) -> Read<Policy> {
+pub fn read_policy(policy: &Bound<'_, PyAny>) -> ReadResult<Policy> {
     let mut reader = Reader { headers: Vec::new(), units: texts(&policy.getattr("units")?)? };
     let mut rules = Vec::new();
     for rule in policy.getattr("rules")?.try_iter()? {
         rules.push(reader.rule(&rule?)?);
     }
     if rules.len() > MOST_RULES {
-        return Err(CannotSay.into());
+        return Err(NeedsPython.into());
     }
     let exempt = each(&policy.getattr("exempt")?, |conditions| reader.conditions(conditions))?;
     let tiers = policy.getattr("tiers")?;
@@ -47,11 +47,11 @@ struct Reader {
 }
 
 impl Reader {
-    fn rule(&mut self, rule: &Bound<'_, PyAny>) -> Read<Rule> {
+    fn rule(&mut self, rule: &Bound<'_, PyAny>) -> ReadResult<Rule> {
         let mut limits = Vec::new();
         for (tier, _) in rule.getattr("limits")?.cast_into::<PyDict>().map_err(PyErr::from)? {
             let units = texts(&rule.call_method1("units", (&tier,))?)?;
-            let places = units.iter().map(|unit| self.units.iter().position(|known| known == unit).ok_or(CannotSay));
+            let places = units.iter().map(|unit| self.units.iter().position(|known| known == unit).ok_or(NeedsPython));
             limits.push(TierLimits { tier: text(&tier)?, units: places.collect::<Result<_, _>>()? });
         }
         let costs = self.units.iter().map(|unit| rule.call_method1("cost_in", (&**unit,))?.extract());
@@ -67,7 +67,7 @@ impl Reader {
         })
     }
 
-    fn combination(&mut self, key: &Bound<'_, PyAny>) -> Read<Combination> {
+    fn combination(&mut self, key: &Bound<'_, PyAny>) -> ReadResult<Combination> {
         Ok(Combination {
             members: each(&key.getattr("members")?, |member| self.identity(member))?,
             refuses_missing: *text(&key.getattr("missing")?)? == *"refuse",
@@ -75,23 +75,23 @@ impl Reader {
         })
     }
 
-    fn tiers(&mut self, tiers: &Bound<'_, PyAny>) -> Read<Tiers> {
+    fn tiers(&mut self, tiers: &Bound<'_, PyAny>) -> ReadResult<Tiers> {
         let map = tiers.getattr("map")?;
         let map = match map.cast::<PyDict>() {
             Ok(map) => {
-                let pairs: Read<_> = map.iter().map(|(from, tier)| Ok((text(&from)?, text(&tier)?))).collect();
+                let pairs: ReadResult<_> = map.iter().map(|(from, tier)| Ok((text(&from)?, text(&tier)?))).collect();
                 Some(pairs?)
             }
             Err(_) if map.is_none() => None,
-            Err(_) => return Err(CannotSay.into()),
+            Err(_) => return Err(NeedsPython.into()),
         };
         Ok(Tiers { source: self.identity(&tiers.getattr("source")?)?, map })
     }
 
-    fn identity(&mut self, identity: &Bound<'_, PyAny>) -> Read<Identity> {
-        let sent = |field: &str| -> Read<SentName> { Ok(SentName::new(&text(&identity.getattr(field)?)?)?) };
-        let secret = || -> Read<bool> { Ok(identity.getattr("secret")?.extract()?) };
-        let source = match identity.get_type().name()?.to_str().map_err(|_| CannotSay)? {
+    fn identity(&mut self, identity: &Bound<'_, PyAny>) -> ReadResult<Identity> {
+        let sent = |field: &str| -> ReadResult<SentName> { Ok(SentName::new(&text(&identity.getattr(field)?)?)?) };
+        let secret = || -> ReadResult<bool> { Ok(identity.getattr("secret")?.extract()?) };
+        let source = match identity.get_type().name()?.to_str().map_err(|_| NeedsPython)? {
             "HeaderIdentity" => {
                 Source::Header { header: self.header(&identity.getattr("header")?)?, secret: secret()? }
             }
@@ -107,12 +107,12 @@ impl Reader {
             "EndpointIdentity" => Source::Endpoint,
             "AttributeIdentity" => Source::Attribute,
             "FirstOf" => Source::FirstOf(each(&identity.getattr("members")?, |member| self.identity(member))?),
-            _ => return Err(CannotSay.into()), // a function of Python
+            _ => return Err(NeedsPython.into()), // a function of Python
         };
         Ok(Identity { name: text(&identity.getattr("name")?)?, source })
     }
 
-    fn addresses(&mut self, rules: &Bound<'_, PyAny>) -> Read<AddressSource> {
+    fn addresses(&mut self, rules: &Bound<'_, PyAny>) -> ReadResult<AddressSource> {
         let header = text(&rules.getattr("header")?)?;
         Ok(AddressSource {
             header: (!header.is_empty()).then(|| self.named(header.clone())),
@@ -127,7 +127,7 @@ impl Reader {
         })
     }
 
-    fn conditions(&mut self, conditions: &Bound<'_, PyAny>) -> Read<Conditions> {
+    fn conditions(&mut self, conditions: &Bound<'_, PyAny>) -> ReadResult<Conditions> {
         let mut headers = Vec::new();
         for pair in conditions.getattr("headers")?.try_iter()? {
             let (name, values): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract()?;
@@ -147,7 +147,7 @@ impl Reader {
         })
     }
 
-    fn clients(&mut self, clients: &Bound<'_, PyAny>) -> Read<ClientNetworks> {
+    fn clients(&mut self, clients: &Bound<'_, PyAny>) -> ReadResult<ClientNetworks> {
         Ok(ClientNetworks {
             networks: each(&clients.getattr("networks")?, network)?,
             unix: clients.getattr("unix")?.extract()?,
@@ -155,7 +155,7 @@ impl Reader {
         })
     }
 
-    fn header(&mut self, name: &Bound<'_, PyAny>) -> Read<Name> {
+    fn header(&mut self, name: &Bound<'_, PyAny>) -> ReadResult<Name> {
         Ok(self.named(text(name)?))
     }
 
@@ -168,8 +168,8 @@ impl Reader {
     }
 }
 
-fn entry_conditions(entries: &Bound<'_, PyAny>) -> Read<EntryConditions> {
-    let values = |values: Bound<'_, PyAny>| -> Read<Option<EntryValues>> {
+fn entry_conditions(entries: &Bound<'_, PyAny>) -> ReadResult<EntryConditions> {
+    let values = |values: Bound<'_, PyAny>| -> ReadResult<Option<EntryValues>> {
         if values.is_none() {
             return Ok(None);
         }
@@ -186,7 +186,7 @@ fn entry_conditions(entries: &Bound<'_, PyAny>) -> Read<EntryConditions> {
     Ok(EntryConditions { patterns: patterns?, whole: entries.getattr("whole")?.extract()? })
 }
 
-fn network(network: &Bound<'_, PyAny>) -> Read<Network> {
+fn network(network: &Bound<'_, PyAny>) -> ReadResult<Network> {
     Ok(Network {
         length: network.getattr("length")?.extract()?,
         first: network.getattr("first")?.extract()?,
@@ -194,16 +194,19 @@ fn network(network: &Bound<'_, PyAny>) -> Read<Network> {
     })
 }
 
-fn each<'py, T>(values: &Bound<'py, PyAny>, mut read: impl FnMut(&Bound<'py, PyAny>) -> Read<T>) -> Read<Vec<T>> {
+fn each<'py, T>(
+    values: &Bound<'py, PyAny>,
+    mut read: impl FnMut(&Bound<'py, PyAny>) -> ReadResult<T>,
+) -> ReadResult<Vec<T>> {
     values.try_iter()?.map(|value| read(&value?)).collect()
 }
 
-fn texts(values: &Bound<'_, PyAny>) -> Read<Vec<Box<str>>> {
+fn texts(values: &Bound<'_, PyAny>) -> ReadResult<Vec<Box<str>>> {
     each(values, text)
 }
 
-/// A text; what UTF-8 cannot say is left to Python.
-fn text(value: &Bound<'_, PyAny>) -> Read<Box<str>> {
-    let text = value.cast::<PyString>().map_err(|_| CannotSay)?;
-    Ok(text.to_str().map_err(|_| CannotSay)?.into())
+/// A text; one that has no UTF-8 is left to Python.
+fn text(value: &Bound<'_, PyAny>) -> ReadResult<Box<str>> {
+    let text = value.cast::<PyString>().map_err(|_| NeedsPython)?;
+    Ok(text.to_str().map_err(|_| NeedsPython)?.into())
 }

@@ -3,33 +3,33 @@
 use std::cell::OnceCell;
 
 use headgate_policy::subject::{Name, Sent, Subject};
-use headgate_policy::value::CannotSay;
+use headgate_policy::value::NeedsPython;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
-/// Why something could not be read.
-pub enum Trouble {
-    /// Only Python can say it.
-    Python,
+/// Why a field could not be read.
+pub enum ReadError {
+    /// Only Python can read it.
+    NeedsPython,
     /// Python raised an error.
     Raised(PyErr),
 }
 
-impl From<CannotSay> for Trouble {
-    fn from(_: CannotSay) -> Self {
-        Self::Python
+impl From<NeedsPython> for ReadError {
+    fn from(_: NeedsPython) -> Self {
+        Self::NeedsPython
     }
 }
 
-impl From<PyErr> for Trouble {
+impl From<PyErr> for ReadError {
     fn from(error: PyErr) -> Self {
         Self::Raised(error)
     }
 }
 
-/// The classes of what is read here; what is of any other class is left to Python.
+/// The classes of the objects that are read here; objects of other classes are left to Python.
 pub struct Classes {
     request: Py<PyType>,
     headers: Py<PyType>,
@@ -56,7 +56,7 @@ impl Classes {
 enum Lines<'py> {
     None,
     One(Bound<'py, PyString>),
-    /// Joined, and each; elsewhere, for most requests have none, and each has room for what is here.
+    /// All lines joined, and each; boxed, for most requests have no such header, and the box keeps the enum small.
     Several(Box<(Bound<'py, PyString>, Vec<Bound<'py, PyString>>)>),
 }
 
@@ -72,7 +72,7 @@ pub struct PythonRequest<'py, 'gate> {
     client_ip: OnceCell<Bound<'py, PyString>>,
     endpoint: OnceCell<Bound<'py, PyString>>,
     headers: OnceCell<Bound<'py, PyDict>>,
-    sent: SmallVec<[OnceCell<Lines<'py>>; 4]>,
+    header_lines: SmallVec<[OnceCell<Lines<'py>>; 4]>,
 }
 
 impl<'py, 'gate> PythonRequest<'py, 'gate> {
@@ -96,7 +96,7 @@ impl<'py, 'gate> PythonRequest<'py, 'gate> {
             client_ip: OnceCell::new(),
             endpoint: OnceCell::new(),
             headers: OnceCell::new(),
-            sent: names.iter().map(|_| OnceCell::new()).collect(),
+            header_lines: names.iter().map(|_| OnceCell::new()).collect(),
         })
     }
 
@@ -105,34 +105,34 @@ impl<'py, 'gate> PythonRequest<'py, 'gate> {
         &self,
         place: &'own OnceCell<Bound<'py, PyString>>,
         name: &Bound<'py, PyString>,
-    ) -> Result<&'own str, Trouble> {
+    ) -> Result<&'own str, ReadError> {
         if place.get().is_none() {
             let _ = place.set(self.text(self.request.getattr(name)?)?);
         }
-        place.get().and_then(|text| text.to_str().ok()).ok_or(Trouble::Python)
+        place.get().and_then(|text| text.to_str().ok()).ok_or(ReadError::NeedsPython)
     }
 
     /// A text of a class whose methods are known.
     #[inline]
-    fn text(&self, value: Bound<'py, PyAny>) -> Result<Bound<'py, PyString>, Trouble> {
+    fn text(&self, value: Bound<'py, PyAny>) -> Result<Bound<'py, PyString>, ReadError> {
         if value.is_exact_instance_of::<PyString>() || value.get_type().is(&self.classes.repeated) {
-            return value.cast_into::<PyString>().map_err(|_| Trouble::Python);
+            return value.cast_into::<PyString>().map_err(|_| ReadError::NeedsPython);
         }
-        Err(Trouble::Python)
+        Err(ReadError::NeedsPython)
     }
 
-    fn all_headers(&self) -> Result<&Bound<'py, PyDict>, Trouble> {
+    fn all_headers(&self) -> Result<&Bound<'py, PyDict>, ReadError> {
         if self.headers.get().is_none() {
             let headers = self.request.getattr(intern!(self.request.py(), "headers"))?;
             if !headers.get_type().is(&self.classes.headers) && !headers.is_exact_instance_of::<PyDict>() {
-                return Err(Trouble::Python);
+                return Err(ReadError::NeedsPython);
             }
             let _ = self.headers.set(headers.cast_into::<PyDict>().map_err(PyErr::from)?);
         }
-        self.headers.get().ok_or(Trouble::Python)
+        self.headers.get().ok_or(ReadError::NeedsPython)
     }
 
-    fn lines(&self, name: &Name) -> Result<Lines<'py>, Trouble> {
+    fn lines(&self, name: &Name) -> Result<Lines<'py>, ReadError> {
         let Some(value) = self.all_headers()?.get_item(&self.names[name.number])? else {
             return Ok(Lines::None);
         };
@@ -144,43 +144,43 @@ impl<'py, 'gate> PythonRequest<'py, 'gate> {
         let mut lines = Vec::new();
         for line in values.cast::<PyTuple>().map_err(PyErr::from)? {
             if !line.is_exact_instance_of::<PyString>() {
-                return Err(Trouble::Python);
+                return Err(ReadError::NeedsPython);
             }
             lines.push(line.cast_into::<PyString>().map_err(PyErr::from)?);
         }
-        if lines.is_empty() { Err(Trouble::Python) } else { Ok(Lines::Several(Box::new((joined, lines)))) }
+        if lines.is_empty() { Err(ReadError::NeedsPython) } else { Ok(Lines::Several(Box::new((joined, lines)))) }
     }
 }
 
 impl Subject for PythonRequest<'_, '_> {
-    type Error = Trouble;
+    type Error = ReadError;
 
     #[inline]
-    fn method(&self) -> Result<&str, Trouble> {
+    fn method(&self) -> Result<&str, ReadError> {
         self.attribute_text(&self.method, intern!(self.request.py(), "method"))
     }
 
     #[inline]
-    fn path(&self) -> Result<&str, Trouble> {
+    fn path(&self) -> Result<&str, ReadError> {
         self.attribute_text(&self.path, intern!(self.request.py(), "path"))
     }
 
-    fn host(&self) -> Result<&str, Trouble> {
+    fn host(&self) -> Result<&str, ReadError> {
         self.attribute_text(&self.host, intern!(self.request.py(), "host"))
     }
 
     #[inline]
-    fn client_ip(&self) -> Result<&str, Trouble> {
+    fn client_ip(&self) -> Result<&str, ReadError> {
         self.attribute_text(&self.client_ip, intern!(self.request.py(), "client_ip"))
     }
 
-    fn endpoint(&self) -> Result<&str, Trouble> {
+    fn endpoint(&self) -> Result<&str, ReadError> {
         self.attribute_text(&self.endpoint, intern!(self.request.py(), "endpoint"))
     }
 
     #[inline]
-    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, Trouble> {
-        let place = &self.sent[name.number];
+    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, ReadError> {
+        let place = &self.header_lines[name.number];
         if place.get().is_none() {
             let _ = place.set(self.lines(name)?);
         }
@@ -194,13 +194,13 @@ impl Subject for PythonRequest<'_, '_> {
         })
     }
 
-    fn attribute(&self, _: &str) -> Result<&str, Trouble> {
-        Ok("") // what a request tells of itself are its headers
+    fn attribute(&self, _: &str) -> Result<&str, ReadError> {
+        Ok("") // an HTTP request has headers, but no attributes
     }
 }
 
-/// What UTF-8 cannot say is left to Python.
+/// A text that has no UTF-8 is left to Python.
 #[inline]
-fn utf8<'a>(text: &'a Bound<'_, PyString>) -> Result<&'a str, Trouble> {
-    text.to_str().map_err(|_| Trouble::Python)
+fn utf8<'a>(text: &'a Bound<'_, PyString>) -> Result<&'a str, ReadError> {
+    text.to_str().map_err(|_| ReadError::NeedsPython)
 }

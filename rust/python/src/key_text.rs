@@ -1,4 +1,4 @@
-//! A key that is kept until Python asks for it, as few do.
+//! A key that is stored until Python needs it, which is rare.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -11,7 +11,7 @@ pub struct KeyText {
 }
 
 impl KeyText {
-    /// Keeps the parts of a key.
+    /// Store the parts of a key.
     #[inline]
     pub fn new<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut key = Self { all: String::with_capacity(64), ends: SmallVec::new() };

@@ -8,34 +8,34 @@ use pyo3::types::{PyString, PyTuple};
 
 use crate::redis_calls::RedisCalls;
 
-/// What binds the limits of a policy: a `headgate.policy.resolver.Resolver`, asked when a batch is taken.
-pub struct Binds(pub Arc<Py<PyAny>>);
+/// Binds the limits of a policy by its `headgate.policy.resolver.Resolver` when a batch is taken.
+pub struct LimitBinder(pub Arc<Py<PyAny>>);
 
 /// Limits of rules for a tier.
 pub struct Choice {
     resolver: Arc<Py<PyAny>>,
     rules: Box<[usize]>,
     tier: Box<str>,
-    bound: OnceLock<Chosen>,
+    bound: OnceLock<BoundChoice>,
 }
 
-/// The same, bound to the store: what a `BatchedLimits` of the guard says of them.
-pub struct Chosen {
+/// The same, bound to the store: the fields of a `BatchedLimits` of the guard.
+pub struct BoundChoice {
     /// The limits.
     pub limits: Py<PyAny>,
     /// Their definitions.
     pub definitions: Py<PyTuple>,
-    /// What packs their calls and reads the replies; None where Python does.
+    /// Packs their calls and reads the replies; None where Python does.
     pub calls: Option<Py<RedisCalls>>,
-    /// What remembers refusals knows them by this number.
+    /// Their number in the memory of refusals.
     pub number: i64,
     /// Whether refusals are remembered.
     pub remembers: bool,
-    /// Where states of theirs are, each with its group.
+    /// The places of their states, each with its group.
     pub places: Vec<(Py<PyString>, usize)>,
 }
 
-impl Owner for Binds {
+impl Owner for LimitBinder {
     type Choice = Choice;
 
     fn choice(&self, rules: &[usize], tier: &str) -> Choice {
@@ -54,21 +54,21 @@ struct Batched {
 }
 
 impl Choice {
-    /// The limits, which are bound when they are first asked for.
-    pub fn bound(&self, py: Python<'_>) -> PyResult<&Chosen> {
-        if let Some(chosen) = self.bound.get() {
-            return Ok(chosen);
+    /// The limits, which are bound when they are first needed.
+    pub fn bind_limits(&self, py: Python<'_>) -> PyResult<&BoundChoice> {
+        if let Some(bound_choice) = self.bound.get() {
+            return Ok(bound_choice);
         }
         let rules = PyTuple::new(py, &self.rules)?;
         let bound = self.resolver.bind(py).call_method1("bound_for", (rules, &*self.tier))?;
         let limits = bound.get_item(0)?;
         let Batched { definitions, calls, number, remembers, places } = limits.getattr("batched")?.extract()?;
-        let chosen = Chosen { limits: limits.unbind(), definitions, calls, number, remembers, places };
-        Ok(self.bound.get_or_init(|| chosen))
+        let bound_choice = BoundChoice { limits: limits.unbind(), definitions, calls, number, remembers, places };
+        Ok(self.bound.get_or_init(|| bound_choice))
     }
 
     /// The same where they are bound already.
-    pub fn known(&self) -> Option<&Chosen> {
+    pub fn bound_limits(&self) -> Option<&BoundChoice> {
         self.bound.get()
     }
 }

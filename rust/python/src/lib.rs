@@ -1,4 +1,4 @@
-//! `headgate._native`: the native core as a Python module. What it offers is in `_native.pyi`.
+//! `headgate._native`: the native core as a Python module. `_native.pyi` documents it.
 
 mod amounts;
 mod answers;
@@ -13,7 +13,6 @@ mod check_batch;
 mod check_queue;
 mod checks;
 mod clock;
-mod decided_at;
 mod decision;
 mod decisions;
 mod descriptor_subject;
@@ -21,37 +20,38 @@ mod descriptor_subject;
 mod door;
 mod environ_subject;
 mod fields;
-mod freed;
+mod freed_places;
 mod gate;
 mod gate_calls;
 mod gate_costs;
 mod gate_limits;
+mod gate_operations;
 mod gate_policy;
 mod gate_subject;
-mod gate_told;
 mod header_pairs;
 mod key_text;
-mod keyed;
+mod keyed_limits;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod late_checks;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod late_limits;
+mod limit_reader;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod lines;
 mod log_block;
 mod log_subject;
-mod measured;
 mod operation;
 mod policy_parts;
 mod redis_calls;
 mod registration;
-mod replay_asked;
 mod replay_judge;
 mod replay_keys;
+mod replay_limits;
 mod replay_series;
 mod replay_sums;
 mod reservation;
 mod responses;
+mod route_outcome;
 mod route_passed;
 mod route_places;
 mod scope_subject;
@@ -110,7 +110,7 @@ mod _native {
     #[pymodule_export]
     use crate::gate_calls::GateCalls;
     #[pymodule_export]
-    use crate::keyed::KeyedLimits;
+    use crate::keyed_limits::KeyedLimits;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
     use crate::late_checks::LateChecks;
@@ -135,7 +135,7 @@ mod _native {
     #[pymodule_export]
     use crate::reservation::Reservation;
     #[pymodule_export]
-    use crate::responses::ResponseTeller;
+    use crate::responses::FieldAdder;
     #[pymodule_export]
     use crate::responses::copied_response;
     #[pymodule_export]

@@ -53,19 +53,19 @@ impl ZoneLines {
         MOST_GROUPS
     }
 
-    fn listen(&self, py: Python<'_>, began: Py<PyAny>, hear: Py<PyAny>, look_us: u64) -> PyResult<()> {
-        let tell_began = |seat: Option<Seat>| {
+    fn listen(&self, py: Python<'_>, started: Py<PyAny>, on_called: Py<PyAny>, interval_us: u64) -> PyResult<()> {
+        let notify_started = |seat: Option<Seat>| {
             let seat = seat.map(|seat| (seat.process, seat.serial));
-            Python::try_attach(|py| began.call1(py, (seat,)).map(drop)).unwrap_or(Ok(()))
+            Python::try_attach(|py| started.call1(py, (seat,)).map(drop)).unwrap_or(Ok(()))
         };
-        let tell = |called: Option<Vec<u64>>| {
-            Python::try_attach(|py| hear.call1(py, (called,))?.extract(py)).unwrap_or(Ok(false)) // Python ends
+        let notify_called = |called: Option<Vec<u64>>| {
+            Python::try_attach(|py| on_called.call1(py, (called,))?.extract(py)).unwrap_or(Ok(false)) // Python ends
         };
         py.detach(|| {
             guarded(|| {
                 let (lines, map) = self.lines()?;
-                let look = Duration::from_micros(look_us);
-                lines.listen(map, monotonic_us, look, tell_began, tell).map_err(unusable)?
+                let interval = Duration::from_micros(interval_us);
+                lines.listen(map, monotonic_us, interval, notify_started, notify_called).map_err(unusable)?
             })
         })
     }

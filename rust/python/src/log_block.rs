@@ -1,4 +1,4 @@
-//! Entries of logs that are no objects of Python: read, put in order and merged.
+//! Entries of logs that are not Python objects: read, sorted and merged.
 
 use std::sync::Mutex;
 
@@ -32,34 +32,34 @@ impl LogBlock {
     #[new]
     #[pyo3(signature = (entries = None, /))]
     fn new(entries: Option<&Bound<'_, PyList>>) -> PyResult<Self> {
-        let mut own = Self::default();
+        let mut block = Self::default();
         for entry in entries.into_iter().flatten() {
-            own.push(entry)?;
+            block.push(entry)?;
         }
-        Ok(own)
+        Ok(block)
     }
 
     /// The lines of a text, each by itself or by Python.
     #[staticmethod]
     fn read(py: Python<'_>, text: &str, naive_is_utc: bool, read_other: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let mut own = Self::default();
+        let mut block = Self::default();
         let mut lines = text.split('\n').enumerate();
         loop {
             let other = py.detach(|| {
                 for (number, line) in lines.by_ref() {
                     match read_line(line, naive_is_utc) {
-                        Some(read) => own.entries.push_line(&read),
+                        Some(read) => block.entries.push_line(&read),
                         None => return Some((number, line)),
                     }
                 }
                 None
             });
             let Some(other) = other else {
-                return Ok(own);
+                return Ok(block);
             };
             let read = read_other.call1(other)?;
             if !read.is_none() {
-                own.push(read)?;
+                block.push(read)?;
             }
         }
     }

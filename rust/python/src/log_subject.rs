@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
 use smallvec::SmallVec;
 
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 
 const FIELDS: usize = 7;
 
@@ -16,37 +16,37 @@ const FIELDS: usize = 7;
 pub struct LineSubject<'line>(pub LogLine<'line>);
 
 impl Subject for LineSubject<'_> {
-    type Error = Trouble;
+    type Error = ReadError;
 
     #[inline]
-    fn method(&self) -> Result<&str, Trouble> {
+    fn method(&self) -> Result<&str, ReadError> {
         Ok(self.0.method)
     }
 
     #[inline]
-    fn path(&self) -> Result<&str, Trouble> {
+    fn path(&self) -> Result<&str, ReadError> {
         Ok(self.0.path)
     }
 
-    fn host(&self) -> Result<&str, Trouble> {
+    fn host(&self) -> Result<&str, ReadError> {
         Ok("")
     }
 
     #[inline]
-    fn client_ip(&self) -> Result<&str, Trouble> {
+    fn client_ip(&self) -> Result<&str, ReadError> {
         Ok(self.0.client)
     }
 
-    fn endpoint(&self) -> Result<&str, Trouble> {
+    fn endpoint(&self) -> Result<&str, ReadError> {
         Ok("")
     }
 
     #[inline]
-    fn header(&self, _: &Name) -> Result<Option<Sent<'_>>, Trouble> {
+    fn header(&self, _: &Name) -> Result<Option<Sent<'_>>, ReadError> {
         Ok(None)
     }
 
-    fn attribute(&self, _: &str) -> Result<&str, Trouble> {
+    fn attribute(&self, _: &str) -> Result<&str, ReadError> {
         Ok("")
     }
 }
@@ -56,20 +56,20 @@ pub struct LogSubject<'py, 'own> {
     /// Its fields, in their order.
     fields: &'own [Bound<'py, PyAny>; FIELDS],
     headers: Option<&'own Bound<'py, PyDict>>,
-    /// The names of the headers that the policy reads, by number, and what was found of each.
+    /// The names of the headers that the policy reads, by number.
     names: &'own [Py<PyString>],
-    found: SmallVec<[OnceCell<Option<Bound<'py, PyString>>>; 2]>,
+    values: SmallVec<[OnceCell<Option<Bound<'py, PyString>>>; 2]>,
 }
 
 impl<'py, 'own> LogSubject<'py, 'own> {
-    /// None for what is no entry.
+    /// None for an object that is no entry.
     #[inline]
     pub fn of(entry: &'own Bound<'py, PyTuple>, names: &'own [Py<PyString>]) -> Option<Self> {
         let fields: &[Bound<'py, PyAny>; FIELDS] = entry.as_slice().try_into().ok()?;
         let headers = fields[5].cast_exact::<PyDict>().ok()?;
         let headers = (!headers.is_empty()).then_some(headers);
-        let found = if headers.is_some() { names.iter().map(|_| OnceCell::new()).collect() } else { SmallVec::new() };
-        Some(Self { fields, headers, names, found })
+        let values = if headers.is_some() { names.iter().map(|_| OnceCell::new()).collect() } else { SmallVec::new() };
+        Some(Self { fields, headers, names, values })
     }
 
     /// Its moment, in microseconds since the epoch.
@@ -78,64 +78,65 @@ impl<'py, 'own> LogSubject<'py, 'own> {
         self.fields[0].extract()
     }
 
-    /// What the log says that it cost; None for what is not one number.
+    /// The cost in the log; None where it is not one number.
     #[inline]
     pub fn cost(&self) -> Option<i64> {
         let cost = &self.fields[6];
         if cost.is_exact_instance_of::<PyInt>() { cost.extract().ok() } else { None }
     }
 
-    /// What UTF-8 cannot say is left to Python.
+    /// A text that has no UTF-8 is left to Python.
     #[inline]
-    fn text(&self, place: usize) -> Result<&str, Trouble> {
-        let text = self.fields[place].cast_exact::<PyString>().map_err(|_| Trouble::Python)?;
-        text.to_str().map_err(|_| Trouble::Python)
+    fn text(&self, place: usize) -> Result<&str, ReadError> {
+        let text = self.fields[place].cast_exact::<PyString>().map_err(|_| ReadError::NeedsPython)?;
+        text.to_str().map_err(|_| ReadError::NeedsPython)
     }
 }
 
 impl Subject for LogSubject<'_, '_> {
-    type Error = Trouble;
+    type Error = ReadError;
 
     #[inline]
-    fn method(&self) -> Result<&str, Trouble> {
+    fn method(&self) -> Result<&str, ReadError> {
         self.text(2)
     }
 
     #[inline]
-    fn path(&self) -> Result<&str, Trouble> {
+    fn path(&self) -> Result<&str, ReadError> {
         self.text(3)
     }
 
-    fn host(&self) -> Result<&str, Trouble> {
+    fn host(&self) -> Result<&str, ReadError> {
         self.text(4)
     }
 
     #[inline]
-    fn client_ip(&self) -> Result<&str, Trouble> {
+    fn client_ip(&self) -> Result<&str, ReadError> {
         self.text(1)
     }
 
-    fn endpoint(&self) -> Result<&str, Trouble> {
+    fn endpoint(&self) -> Result<&str, ReadError> {
         Ok("")
     }
 
     #[inline]
-    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, Trouble> {
+    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, ReadError> {
         let Some(headers) = self.headers else {
             return Ok(None);
         };
-        let place = &self.found[name.number];
+        let place = &self.values[name.number];
         if place.get().is_none() {
             let value = headers.get_item(&self.names[name.number])?;
-            let text =
-                value.map(|value| value.cast_into_exact::<PyString>().map_err(|_| Trouble::Python)).transpose()?;
+            let text = value
+                .map(|value| value.cast_into_exact::<PyString>().map_err(|_| ReadError::NeedsPython))
+                .transpose()?;
             let _ = place.set(text);
         }
         let text = place.get().and_then(Option::as_ref);
-        text.map(|text| text.to_str().map(Sent::One).map_err(|_| Trouble::Python)).transpose()
+        text.map(|text| text.to_str().map(Sent::One).map_err(|_| ReadError::NeedsPython)).transpose()
     }
 
-    fn attribute(&self, _: &str) -> Result<&str, Trouble> {
-        Ok("") // what a request tells of itself are its headers
+    fn attribute(&self, _: &str) -> Result<&str, ReadError> {
+        Ok("") // an HTTP request has headers, but no attributes
     }
 }

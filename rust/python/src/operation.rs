@@ -1,4 +1,4 @@
-//! What limits are asked to decide; the native twin of `headgate.operation.Operation`.
+//! The operation that limits decide; the native twin of `headgate.operation.Operation`.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};

@@ -100,12 +100,12 @@ impl PolicyParts {
     #[staticmethod]
     fn cookie_values(lines: Vec<String>, name: &str) -> Option<Vec<Option<String>>> {
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        SentName::new(name).ok().map(|name| told(sent_values::cookie_values(&lines, &name)))
+        SentName::new(name).ok().map(|name| texts_of(sent_values::cookie_values(&lines, &name)))
     }
 
     #[staticmethod]
     fn query_values(query: &str, name: &str) -> Option<Vec<Option<String>>> {
-        SentName::new(name).ok().map(|name| told(sent_values::query_values(query, &name)))
+        SentName::new(name).ok().map(|name| texts_of(sent_values::query_values(query, &name)))
     }
 
     #[staticmethod]
@@ -168,7 +168,7 @@ fn packed(address: IpAddr) -> Vec<u8> {
 }
 
 /// Each value as text, None for one that is repeated.
-fn told(values: Values<'_>) -> Vec<Option<String>> {
+fn texts_of(values: Values<'_>) -> Vec<Option<String>> {
     values.into_iter().map(text_of).collect()
 }
 

@@ -9,7 +9,7 @@ use crate::decision::Decision;
 use crate::registration::read_limit;
 
 /// (a `CompiledLimit`, its numbers, its field, its kind, whether it is a shadow, its group, the end of its key's name).
-type OfMember<'py> = (Bound<'py, PyAny>, Vec<u8>, Vec<u8>, u8, bool, usize, Vec<u8>);
+type MemberFields<'py> = (Bound<'py, PyAny>, Vec<u8>, Vec<u8>, u8, bool, usize, Vec<u8>);
 
 /// Packs the calls that decide limits, and reads their replies.
 #[pyclass(frozen, module = "headgate._native")]
@@ -20,7 +20,7 @@ impl RedisCalls {
     #[new]
     fn new(
         head: Vec<u8>,
-        members: Vec<OfMember<'_>>,
+        members: Vec<MemberFields<'_>>,
         order: Vec<usize>,
         together: (String, String),
         apart: (String, String),
@@ -28,14 +28,14 @@ impl RedisCalls {
         if members.is_empty() || order.len() != members.len() || order.iter().any(|place| *place >= members.len()) {
             return Err(PyValueError::new_err("these are no limits in an order"));
         }
-        let mut known = Vec::with_capacity(members.len());
+        let mut parsed = Vec::with_capacity(members.len());
         for (compiled, numbers, field, kind, shadow, group, tail) in members {
             let limit = read_limit(&compiled)?;
             let (numbers, field, tail) = (numbers.into(), field.into(), tail.into());
-            known.push(Member { limit, numbers, field, kind, shadow, group, tail });
+            parsed.push(Member { limit, numbers, field, kind, shadow, group, tail });
         }
         let (together, apart) = (script(together)?, script(apart)?);
-        Ok(Self(Calls { head: head.into(), members: known.into(), order: order.into(), together, apart }))
+        Ok(Self(Calls { head: head.into(), members: parsed.into(), order: order.into(), together, apart }))
     }
 
     fn pack<'py>(
@@ -57,7 +57,7 @@ impl RedisCalls {
 
     fn read(&self, definitions: Py<PyTuple>, reply: &[u8], costs: Vec<i64>) -> PyResult<Option<Decision>> {
         self.check(costs.len())?;
-        Ok(self.0.read(reply, &costs).map(|answer| Decision::made(definitions, answer, "")))
+        Ok(self.0.read(reply, &costs).map(|answer| Decision::with_degraded(definitions, answer, "")))
     }
 }
 
@@ -70,7 +70,7 @@ impl RedisCalls {
     }
 }
 
-/// A script by the name that a server has for it, and what it takes: "one", "few" or "several".
+/// A script by the name that a server has for it, and its form: "one", "few" or "several".
 fn script((sha, form): (String, String)) -> PyResult<Script> {
     let form = match &*form {
         "one" => Form::One,

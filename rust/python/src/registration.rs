@@ -1,4 +1,4 @@
-//! How limits are made known to the table that they are bound to.
+//! Registers limits with the table that they are bound to.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub fn read_limit(compiled: &Bound<'_, PyAny>) -> PyResult<Limit> {
     Ok(limit.on(Calendar::numbered(limit.period, || compiled.getattr("calendar")?.getattr("runs")?.extract())?))
 }
 
-/// Make the limit of a `headgate.decision.NamedLimit` known to a table.
+/// Register the limit of a `headgate.decision.NamedLimit` with a table.
 pub fn register(table: &AnyTable, definition: &Bound<'_, PyAny>, now_us: i64) -> PyResult<Arc<Registered>> {
     let scope = definition.getattr("scope")?;
     let Ok(scope) = scope.extract::<String>() else {

@@ -13,7 +13,7 @@ pub struct Steps {
 /// Counts over time; `headgate.replay.series.Series`.
 #[derive(Default)]
 pub struct Series {
-    /// Which of the lengths its steps have.
+    /// The index of the length of its steps.
     pub level: usize,
     /// (passed, refused) of each step in which something happened.
     counts: FxHashMap<i64, (u64, u64)>,
@@ -35,7 +35,7 @@ impl Series {
     }
 
     /// (its level, (passed, refused) by step).
-    pub fn told<'py>(&self, py: Python<'py>) -> PyResult<(usize, Bound<'py, PyDict>)> {
+    pub fn export<'py>(&self, py: Python<'py>) -> PyResult<(usize, Bound<'py, PyDict>)> {
         let counts = PyDict::new(py);
         for (index, (passed, refused)) in &self.counts {
             counts.set_item(index, PyList::new(py, [passed, refused])?)?;

@@ -1,4 +1,4 @@
-//! What was held, as the caller has it.
+//! The reservation that a caller gets for held units; the native twin of `headgate.reservation.Reservation`.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -12,29 +12,29 @@ use smallvec::SmallVec;
 
 use crate::amounts::{amounts_of, extensions_of, lease_of};
 use crate::decision::Decision;
-use crate::measured::LimitsOf;
+use crate::limit_reader::LimitReader;
 use crate::settlement::Settlement;
 use crate::whole_id::WholeId;
 
 type Settle = for<'py> fn(&Bound<'py, PyAny>, WholeId, &[Option<i64>]) -> PyResult<Bound<'py, Settlement>>;
 type Extend = for<'py> fn(&Bound<'py, PyAny>, WholeId, i64, &[i64]) -> PyResult<Bound<'py, PyAny>>;
 
-/// What a reservation asks of the native limits that made it.
-pub struct Keeper {
-    pub limits: LimitsOf,
+/// The operations of the native limits that made a reservation.
+pub struct HoldMethods {
+    pub reader: LimitReader,
     pub settle: Settle,
     pub extend: Extend,
 }
 
-/// What a table answered: of one limit that admitted, or of any.
-pub enum Told {
+/// The answer of a table: of one limit that admitted, or of any limits.
+pub enum TableAnswer {
     One(Measured),
     All(Answer),
 }
 
-/// What was decided: by a table, or by another store.
-enum Decided {
-    Native(Py<PyAny>, &'static Keeper, Told, WholeId),
+/// The limits that hold the units, with their decision and the id: those of a table, or of another store.
+enum Source {
+    Native(Py<PyAny>, &'static HoldMethods, TableAnswer, WholeId),
     Python(Py<PyAny>, Py<PyAny>, Py<PyString>),
 }
 
@@ -47,7 +47,7 @@ enum Decided {
 /// while the block runs. A block that ends without settling it settles it as held; one that raises cancels it.
 #[pyclass(frozen, module = "headgate.reservation")]
 pub struct Reservation {
-    decided: Decided,
+    source: Source,
     /// Whether this id was held before: nothing was charged now.
     #[pyo3(get)]
     repeated: bool,
@@ -55,53 +55,53 @@ pub struct Reservation {
     #[pyo3(get)]
     lease_us: i64,
     settled: AtomicBool,
-    /// What stands behind the id; None where nothing does.
-    made_of: Option<Py<PyString>>,
+    /// The text that follows the id; None where none does.
+    id_suffix: Option<Py<PyString>>,
 }
 
 impl Reservation {
-    /// What a table held.
+    /// A reservation that a table holds.
     #[inline]
-    pub fn held<'py>(
+    pub fn new<'py>(
         bound: &Bound<'py, impl PyClass>,
-        keeper: &'static Keeper,
-        told: Told,
+        methods: &'static HoldMethods,
+        table_answer: TableAnswer,
         id: WholeId,
         repeated: bool,
         lease_us: i64,
     ) -> PyResult<Bound<'py, Self>> {
-        let decided = Decided::Native(bound.clone().into_any().unbind(), keeper, told, id);
+        let source = Source::Native(bound.clone().into_any().unbind(), methods, table_answer, id);
         let settled = AtomicBool::new(false);
-        Bound::new(bound.py(), Self { decided, repeated, lease_us, settled, made_of: None })
+        Bound::new(bound.py(), Self { source, repeated, lease_us, settled, id_suffix: None })
     }
 
-    /// What a table held of groups; what they are made of stands behind the id.
-    pub fn made_of<'py>(
+    /// A reservation of groups that a table holds; the text that describes the groups follows the id.
+    pub fn with_id_suffix<'py>(
         bound: &Bound<'py, impl PyClass>,
-        keeper: &'static Keeper,
+        methods: &'static HoldMethods,
         answer: Answer,
         id: WholeId,
         repeated: bool,
         lease_us: i64,
-        made_of: Py<PyString>,
+        id_suffix: Py<PyString>,
     ) -> PyResult<Bound<'py, Self>> {
-        let decided = Decided::Native(bound.clone().into_any().unbind(), keeper, Told::All(answer), id);
+        let source = Source::Native(bound.clone().into_any().unbind(), methods, TableAnswer::All(answer), id);
         let settled = AtomicBool::new(false);
-        Bound::new(bound.py(), Self { decided, repeated, lease_us, settled, made_of: Some(made_of) })
+        Bound::new(bound.py(), Self { source, repeated, lease_us, settled, id_suffix: Some(id_suffix) })
     }
 
-    /// The id of what a table held; None where another store did.
+    /// The id of a hold of a table; None where another store holds it.
     #[inline]
     pub fn native_id(&self) -> Option<WholeId> {
-        match &self.decided {
-            Decided::Native(_, _, _, id) => Some(*id),
-            Decided::Python(..) => None,
+        match &self.source {
+            Source::Native(_, _, _, id) => Some(*id),
+            Source::Python(..) => None,
         }
     }
 
-    /// It was settled through this very object.
+    /// Record that it was settled through this very object.
     #[inline]
-    pub fn note_settled(&self) {
+    pub fn mark_settled(&self) {
         self.settled.store(true, Relaxed);
     }
 }
@@ -113,42 +113,42 @@ impl Reservation {
     fn from_python(bound: Py<PyAny>, reserved: &Bound<'_, PyAny>, lease_us: i64) -> PyResult<Self> {
         let (decision, id, repeated): (Py<PyAny>, Py<PyString>, bool) = reserved.extract()?;
         let settled = AtomicBool::new(false);
-        Ok(Self { decided: Decided::Python(bound, decision, id), repeated, lease_us, settled, made_of: None })
+        Ok(Self { source: Source::Python(bound, decision, id), repeated, lease_us, settled, id_suffix: None })
     }
 
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
-        match &self.decided {
-            Decided::Native(_, _, Told::One(_), _) => Ok(true),
-            Decided::Native(_, _, Told::All(answer), _) => Ok(answer.allowed),
-            Decided::Python(_, decision, _) => decision.bind(py).is_truthy(),
+        match &self.source {
+            Source::Native(_, _, TableAnswer::One(_), _) => Ok(true),
+            Source::Native(_, _, TableAnswer::All(answer), _) => Ok(answer.allowed),
+            Source::Python(_, decision, _) => decision.bind(py).is_truthy(),
         }
     }
 
     /// The whole id, which settles it anywhere.
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
-        match &self.decided {
-            Decided::Native(_, _, _, id) => match &self.made_of {
+        match &self.source {
+            Source::Native(_, _, _, id) => match &self.id_suffix {
                 None => id.text(py),
-                Some(made_of) => PyString::new(py, &format!("{}{}", id.text(py), made_of.bind(py))),
+                Some(id_suffix) => PyString::new(py, &format!("{}{}", id.text(py), id_suffix.bind(py))),
             },
-            Decided::Python(_, _, id) => id.bind(py).clone(),
+            Source::Python(_, _, id) => id.bind(py).clone(),
         }
     }
 
     /// What was decided; where `repeated`, the first time.
     #[getter]
     fn decision<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match &self.decided {
-            Decided::Native(bound, keeper, told, _) => {
-                let answer = match told {
-                    Told::One(measured) => (keeper.limits.read)(bound.bind(py), measured)?,
-                    Told::All(answer) => answer.clone(),
+        match &self.source {
+            Source::Native(bound, methods, table_answer, _) => {
+                let answer = match table_answer {
+                    TableAnswer::One(measured) => (methods.reader.read)(bound.bind(py), measured)?,
+                    TableAnswer::All(answer) => answer.clone(),
                 };
-                let decision = Decision::new((keeper.limits.definitions)(bound.bind(py))?, answer);
+                let decision = Decision::new((methods.reader.definitions)(bound.bind(py))?, answer);
                 Ok(Bound::new(py, decision)?.into_any())
             }
-            Decided::Python(_, decision, _) => Ok(decision.bind(py).clone()),
+            Source::Python(_, decision, _) => Ok(decision.bind(py).clone()),
         }
     }
 
@@ -161,15 +161,15 @@ impl Reservation {
     /// Settle it with what it really cost; None is as much as is held. See `Limiter.commit`.
     #[pyo3(signature = (actual = None))]
     fn commit<'py>(&self, py: Python<'py>, actual: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-        let settlement = match &self.decided {
-            Decided::Native(bound, keeper, _, id) => {
+        let settlement = match &self.source {
+            Source::Native(bound, methods, _, id) => {
                 let actuals = match actual {
-                    Some(actual) => amounts_of(actual, || (keeper.limits.definitions)(bound.bind(py)))?,
+                    Some(actual) => amounts_of(actual, || (methods.reader.definitions)(bound.bind(py)))?,
                     None => SmallVec::from_elem(None, 1),
                 };
-                (keeper.settle)(bound.bind(py), *id, &actuals)?.into_any()
+                (methods.settle)(bound.bind(py), *id, &actuals)?.into_any()
             }
-            Decided::Python(bound, _, id) => bound.bind(py).call_method1("commit", (id, actual))?,
+            Source::Python(bound, _, id) => bound.bind(py).call_method1("commit", (id, actual))?,
         };
         self.settled.store(true, Relaxed);
         Ok(settlement)
@@ -194,12 +194,12 @@ impl Reservation {
             Some(more) => more.clone(),
             None => PyInt::new(py, 0).into_any(),
         };
-        match &self.decided {
-            Decided::Native(bound, keeper, _, id) => {
-                let more = extensions_of(&more, || (keeper.limits.definitions)(bound.bind(py)))?;
-                (keeper.extend)(bound.bind(py), *id, lease_us, &more)
+        match &self.source {
+            Source::Native(bound, methods, _, id) => {
+                let more = extensions_of(&more, || (methods.reader.definitions)(bound.bind(py)))?;
+                (methods.extend)(bound.bind(py), *id, lease_us, &more)
             }
-            Decided::Python(bound, _, id) => bound.bind(py).call_method1("extend", (id, lease_us, (more,))),
+            Source::Python(bound, _, id) => bound.bind(py).call_method1("extend", (id, lease_us, (more,))),
         }
     }
 
@@ -217,11 +217,11 @@ impl Reservation {
         _error: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let left = leave(slf, kind);
-        if left.as_ref().is_err_and(|error| is_interrupt(slf.py(), error)) {
-            let _ = leave(slf, kind); // a lease that is extended on and on would never end
+        let result = leave(slf, kind);
+        if result.as_ref().is_err_and(|error| is_interrupt(slf.py(), error)) {
+            let _ = leave(slf, kind); // else its lease would be extended for ever
         }
-        left
+        result
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -231,13 +231,13 @@ impl Reservation {
     }
 }
 
-/// What happens where a block ends.
+/// End the block of a context manager.
 fn leave(reservation: &Bound<'_, Reservation>, kind: &Bound<'_, PyAny>) -> PyResult<()> {
     reservation.py().import("headgate.reservation")?.call_method1("leave", (reservation, kind)).map(drop)
 }
 
-/// Whether the handler of a signal raised this: what Headgate raises itself is of another kind.
+/// Whether the handler of a signal raised this: the errors of Headgate itself are of another kind.
 fn is_interrupt(py: Python<'_>, error: &PyErr) -> bool {
-    let own = py.import("headgate.errors").and_then(|errors| errors.getattr("HeadgateError"));
-    own.is_ok_and(|own| !error.is_instance(py, &own))
+    let headgate_error = py.import("headgate.errors").and_then(|errors| errors.getattr("HeadgateError"));
+    headgate_error.is_ok_and(|headgate_error| !error.is_instance(py, &headgate_error))
 }

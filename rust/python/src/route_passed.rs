@@ -9,27 +9,33 @@ use pyo3::types::{PyList, PyTuple};
 use crate::decision::Decision;
 use crate::key_text::KeyText;
 
-/// What stands for the exchange of a request as long as one limit has let it pass, and nothing more is to be done.
+/// Stands for the exchange of a request as long as one limit has let it pass, and nothing more is to be done.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct RoutePassed {
     place: Py<PyAny>,
     decision: Decision,
-    /// The same as Python has it, once it was asked for.
-    told: OnceLock<Py<Decision>>,
+    /// The same as a Python object, once it was needed.
+    python_decision: OnceLock<Py<Decision>>,
     fields: Py<PyList>,
     key: Option<KeyText>,
-    asked_us: i64,
+    charged_us: i64,
     exchange: OnceLock<Py<PyAny>>,
 }
 
 impl RoutePassed {
-    /// What a limit decided, at its place.
+    /// A request that the limit at this place let pass.
     #[inline]
-    pub fn new(place: Py<PyAny>, decision: Decision, fields: Py<PyList>, key: Option<KeyText>, asked_us: i64) -> Self {
-        Self { place, decision, told: OnceLock::new(), fields, key, asked_us, exchange: OnceLock::new() }
+    pub fn new(
+        place: Py<PyAny>,
+        decision: Decision,
+        fields: Py<PyList>,
+        key: Option<KeyText>,
+        charged_us: i64,
+    ) -> Self {
+        Self { place, decision, python_decision: OnceLock::new(), fields, key, charged_us, exchange: OnceLock::new() }
     }
 
-    /// What is told of what remains.
+    /// The fields that report what remains.
     #[inline]
     pub fn fields_of<'py>(&self, py: Python<'py>) -> &Bound<'py, PyList> {
         self.fields.bind(py)
@@ -51,11 +57,11 @@ impl RoutePassed {
 
     #[getter]
     fn decision(&self, py: Python<'_>) -> PyResult<Py<Decision>> {
-        if let Some(told) = self.told.get() {
-            return Ok(told.clone_ref(py));
+        if let Some(python_decision) = self.python_decision.get() {
+            return Ok(python_decision.clone_ref(py));
         }
-        let made = Py::new(py, self.decision.clone_ref(py))?;
-        Ok(self.told.get_or_init(|| made).clone_ref(py))
+        let decision = Py::new(py, self.decision.clone_ref(py))?;
+        Ok(self.python_decision.get_or_init(|| decision).clone_ref(py))
     }
 
     #[getter]
@@ -65,7 +71,7 @@ impl RoutePassed {
 
     #[getter]
     fn charge<'py>(&self, py: Python<'py>) -> PyResult<(Option<Bound<'py, PyTuple>>, i64)> {
-        Ok((self.key.as_ref().map(|key| key.parts(py)).transpose()?, self.asked_us))
+        Ok((self.key.as_ref().map(|key| key.parts(py)).transpose()?, self.charged_us))
     }
 
     #[getter]
@@ -81,8 +87,8 @@ impl RoutePassed {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.place)?;
         self.decision.visit(&visit)?;
-        if let Some(told) = self.told.get() {
-            visit.call(told)?;
+        if let Some(python_decision) = self.python_decision.get() {
+            visit.call(python_decision)?;
         }
         visit.call(&self.fields)?;
         match self.exchange.get() {

@@ -1,4 +1,4 @@
-//! What a limit has made of the routes that its requests found; the native twin of
+//! The values that a limit computes for the routes of its requests; the native twin of
 //! `headgate.integrations.starlette.places.PythonPlaces`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,55 +10,55 @@ use pyo3::types::{PyDict, PyString};
 use rustc_hash::FxHashMap;
 
 use crate::clock::Clock;
-use crate::decided_at::CameAt;
+use crate::route_outcome::RouteAnswer;
 use crate::route_passed::RoutePassed;
 use crate::web_gate::WebGate;
 
-/// So many routes and ways to them are known of a router; what a client calls a method may be part of a way.
-const MOST_KNOWN: usize = 4096;
+/// The most routes and keys cached for a router; a method name that a client invents may be part of a key.
+const MOST_CACHED: usize = 4096;
 
-/// What one limit makes of each route that it is asked for, made once.
+/// The value of one limit for each route, computed once.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct RoutePlaces {
-    /// Gives (what is made of a route, whether it is that of all requests that come to it in one way).
-    make: Py<PyAny>,
+    /// Gives (the value of a route, whether it holds for all requests with the same key).
+    find: Py<PyAny>,
     by_method: bool,
 }
 
 #[pymethods]
 impl RoutePlaces {
     #[new]
-    #[pyo3(signature = (make, *, by_method))]
-    fn new(make: Py<PyAny>, by_method: bool) -> Self {
-        Self { make, by_method }
+    #[pyo3(signature = (find, *, by_method))]
+    fn new(find: Py<PyAny>, by_method: bool) -> Self {
+        Self { find, by_method }
     }
 
     #[pyo3(signature = (scope, /))]
     fn of<'py>(slf: &Bound<'py, Self>, scope: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let own = slf.get();
-        let known = match scope.cast_exact::<PyDict>() {
-            Ok(scope) => match known_of(scope)? {
-                Some(known) => Some((known, Way::new(scope, own.by_method)?)),
+        let this = slf.get();
+        let cache = match scope.cast_exact::<PyDict>() {
+            Ok(scope) => match cache_of(scope)? {
+                Some(cache) => Some((cache, RouteKey::new(scope, this.by_method)?)),
                 None => None,
             },
             Err(_) => None,
         };
-        if let Some((known, way)) = &known
-            && let Some(made) = known.get().find(py, slf, way)
+        if let Some((cache, key)) = &cache
+            && let Some(found) = cache.get().find(py, slf, key)
         {
-            return Ok(made.place);
+            return Ok(found.value);
         }
-        let (made, is_stable): (Bound<'py, PyAny>, bool) = own.make.bind(py).call1((scope,))?.extract()?;
-        if let (Some((known, way)), true) = (known, is_stable) {
-            let asked = Asked::of(&made)?;
-            known.get().remember(slf, way, Made { place: made.clone(), asked });
+        let (value, is_stable): (Bound<'py, PyAny>, bool) = this.find.bind(py).call1((scope,))?.extract()?;
+        if let (Some((cache, key)), true) = (cache, is_stable) {
+            let native_route = NativeRoute::of(&value)?;
+            cache.get().store(slf, key, RouteValue { value: value.clone(), native_route });
         }
-        Ok(made)
+        Ok(value)
     }
 
     #[pyo3(signature = (scope, /))]
-    fn ask<'py>(slf: &Bound<'py, Self>, scope: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn decide<'py>(slf: &Bound<'py, Self>, scope: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, exchange) = (slf.py(), intern!(slf.py(), "headgate"));
         let Ok(scope) = scope.cast_exact::<PyDict>() else {
             return Ok(None);
@@ -66,84 +66,85 @@ impl RoutePlaces {
         if scope.contains(exchange)? {
             return Ok(None); // other limits have judged this request, or see its response
         }
-        let Some(known) = known_of(scope)? else {
+        let Some(cache) = cache_of(scope)? else {
             return Ok(None);
         };
-        let way = Way::new(scope, slf.get().by_method)?;
-        let Some(Made { place, asked: Some(asked) }) = known.get().find(py, slf, &way) else {
+        let key = RouteKey::new(scope, slf.get().by_method)?;
+        let Some(RouteValue { value: place, native_route: Some(native_route) }) = cache.get().find(py, slf, &key)
+        else {
             return Ok(None);
         };
-        let asked_us = asked.clock.now_us(py)?;
-        let Some(decided) = asked.gate.get().at_route(py, scope, &asked.counted_as)? else {
+        let charged_us = native_route.clock.now_us(py)?;
+        let Some(outcome) = native_route.gate.get().route_outcome(py, scope, &native_route.counted_as)? else {
             return Ok(None);
         };
-        let (decision, fields) = match (decided.came, decided.fields) {
-            (CameAt::Decided(decision), Some(fields)) => (decision, fields.unbind()),
-            (came, _) => {
-                let key = decided.key.map(|key| key.parts(py)).transpose()?;
-                return Ok(Some((came.into_object(py)?, (key, asked_us)).into_pyobject(py)?.into_any()));
+        let (decision, fields) = match (outcome.answer, outcome.fields) {
+            (RouteAnswer::Decided(decision), Some(fields)) => (decision, fields.unbind()),
+            (answer, _) => {
+                let key = outcome.key.map(|key| key.parts(py)).transpose()?;
+                return Ok(Some((answer.into_object(py)?, (key, charged_us)).into_pyobject(py)?.into_any()));
             }
         };
-        let passed = Bound::new(py, RoutePassed::new(place.unbind(), decision, fields, decided.key, asked_us))?;
+        let passed = Bound::new(py, RoutePassed::new(place.unbind(), decision, fields, outcome.key, charged_us))?;
         scope.set_item(exchange, &passed)?;
         Ok(Some(passed.into_any()))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.make)
+        visit.call(&self.find)
     }
 }
 
-/// How requests are asked for natively at a place.
-struct Asked {
+/// The native gate of a place, which decides its requests.
+struct NativeRoute {
     gate: Py<WebGate>,
     counted_as: Box<str>,
     clock: Clock,
 }
 
-impl Asked {
-    /// As a `headgate.http.server.routes.RoutePlace` says; None for anything else, and where Python decides.
-    fn of(made: &Bound<'_, PyAny>) -> PyResult<Option<Arc<Self>>> {
-        let py = made.py();
-        let Some(gate) = made.getattr_opt(intern!(py, "gate"))? else {
+impl NativeRoute {
+    /// That of a `headgate.http.server.routes.RoutePlace`; None for any other value, and where Python decides.
+    fn of(value: &Bound<'_, PyAny>) -> PyResult<Option<Arc<Self>>> {
+        let py = value.py();
+        let Some(gate) = value.getattr_opt(intern!(py, "gate"))? else {
             return Ok(None);
         };
         let Ok(gate) = gate.cast_into::<WebGate>() else {
             return Ok(None);
         };
-        let clock: Option<Py<PyAny>> = made.getattr(intern!(py, "clock"))?.extract()?;
-        let counted_as: String = made.getattr(intern!(py, "counted_as"))?.extract()?;
+        let clock: Option<Py<PyAny>> = value.getattr(intern!(py, "clock"))?.extract()?;
+        let counted_as: String = value.getattr(intern!(py, "counted_as"))?.extract()?;
         let (gate, counted_as) = (gate.unbind(), counted_as.into_boxed_str());
         Ok(Some(Arc::new(Self { gate, counted_as, clock: Clock::new(clock, None) })))
     }
 }
 
-/// What was made of a route, and how it is asked natively.
-struct Made<'py> {
-    place: Bound<'py, PyAny>,
-    asked: Option<Arc<Asked>>,
+/// The value of a route, and its native gate.
+struct RouteValue<'py> {
+    value: Bound<'py, PyAny>,
+    native_route: Option<Arc<NativeRoute>>,
 }
 
-/// How a request came to its route.
-struct Way<'py> {
+/// How a request reached its route.
+struct RouteKey<'py> {
     route: Option<Bound<'py, PyAny>>,
-    /// What FastAPI tells of a route that was included.
+    /// The context that FastAPI has for a route that was included.
     context: Option<Bound<'py, PyAny>>,
-    /// Before which mounts the application is, and what was taken off the path so far.
+    /// The root path of the application before its mounts, and the one up to this route.
     app_root: Option<Bound<'py, PyAny>>,
     root: Option<Bound<'py, PyAny>>,
     method: Option<Bound<'py, PyAny>>,
     endpoint: Option<Bound<'py, PyAny>>,
 }
 
-impl<'py> Way<'py> {
+impl<'py> RouteKey<'py> {
     #[inline]
     fn new(scope: &Bound<'py, PyDict>, by_method: bool) -> PyResult<Self> {
         let py = scope.py();
-        let told = |name: &Bound<'py, PyString>| -> PyResult<Option<Bound<'py, PyAny>>> {
+        let field = |name: &Bound<'py, PyString>| -> PyResult<Option<Bound<'py, PyAny>>> {
             Ok(scope.get_item(name)?.filter(|value| !value.is_none()))
         };
-        let context = match told(intern!(py, "fastapi"))? {
+        let context = match field(intern!(py, "fastapi"))? {
             Some(fastapi) => match fastapi.cast::<PyDict>() {
                 Ok(fastapi) => fastapi.get_item(intern!(py, "effective_route_context"))?,
                 Err(_) => None,
@@ -151,90 +152,90 @@ impl<'py> Way<'py> {
             None => None,
         };
         Ok(Self {
-            route: told(intern!(py, "route"))?,
+            route: field(intern!(py, "route"))?,
             context: context.filter(|context| !context.is_none()),
-            app_root: told(intern!(py, "app_root_path"))?,
-            root: told(intern!(py, "root_path"))?,
-            method: if by_method { told(intern!(py, "method"))? } else { None },
-            endpoint: told(intern!(py, "endpoint"))?,
+            app_root: field(intern!(py, "app_root_path"))?,
+            root: field(intern!(py, "root_path"))?,
+            method: if by_method { field(intern!(py, "method"))? } else { None },
+            endpoint: field(intern!(py, "endpoint"))?,
         })
     }
 }
 
-/// A limit, a route, its context and its endpoint by their addresses: what is known of them keeps them.
+/// A limit, a route, its context and its endpoint by their addresses: a cached place keeps these objects alive.
 type Objects = (usize, usize, usize, usize);
 
 #[inline]
-fn objects(places: &Bound<'_, RoutePlaces>, way: &Way<'_>) -> Objects {
+fn objects(places: &Bound<'_, RoutePlaces>, key: &RouteKey<'_>) -> Objects {
     let address = |object: &Option<Bound<'_, PyAny>>| object.as_ref().map_or(0, |object| object.as_ptr() as usize);
-    (places.as_ptr() as usize, address(&way.route), address(&way.context), address(&way.endpoint))
+    (places.as_ptr() as usize, address(&key.route), address(&key.context), address(&key.endpoint))
 }
 
-/// What was made of a route for those that come to it in one way.
-struct Remembered {
+/// The value of a route for requests with the same key.
+struct CachedPlace {
     app_root: Option<Py<PyAny>>,
     root: Option<Py<PyAny>>,
     method: Option<Py<PyAny>>,
-    made: Py<PyAny>,
-    asked: Option<Arc<Asked>>,
-    kept: (Py<RoutePlaces>, [Option<Py<PyAny>>; 3]),
+    value: Py<PyAny>,
+    native_route: Option<Arc<NativeRoute>>,
+    keep_alive: (Py<RoutePlaces>, [Option<Py<PyAny>>; 3]),
 }
 
-impl Remembered {
+impl CachedPlace {
     #[inline]
-    fn is_of(&self, py: Python<'_>, way: &Way<'_>) -> bool {
-        is_same(py, &self.root, &way.root)
-            && is_same(py, &self.app_root, &way.app_root)
-            && is_same(py, &self.method, &way.method)
+    fn is_of(&self, py: Python<'_>, key: &RouteKey<'_>) -> bool {
+        is_same(py, &self.root, &key.root)
+            && is_same(py, &self.app_root, &key.app_root)
+            && is_same(py, &self.method, &key.method)
     }
 }
 
 /// Whether two are one object or one text.
 #[inline]
-fn is_same(py: Python<'_>, known: &Option<Py<PyAny>>, asked: &Option<Bound<'_, PyAny>>) -> bool {
-    match (known, asked) {
+fn is_same(py: Python<'_>, cached: &Option<Py<PyAny>>, found: &Option<Bound<'_, PyAny>>) -> bool {
+    match (cached, found) {
         (None, None) => true,
-        (Some(known), Some(asked)) => known.is(asked) || is_same_text(known.bind(py), asked),
+        (Some(cached), Some(found)) => cached.is(found) || is_same_text(cached.bind(py), found),
         _ => false,
     }
 }
 
-/// Only of Python's own class of text: to compare another one may run code of Python.
-fn is_same_text(known: &Bound<'_, PyAny>, asked: &Bound<'_, PyAny>) -> bool {
-    let are_texts = known.is_exact_instance_of::<PyString>() && asked.is_exact_instance_of::<PyString>();
-    are_texts && known.eq(asked).unwrap_or(false)
+/// Only for Python's own class of text: comparing another one may run Python code.
+fn is_same_text(cached: &Bound<'_, PyAny>, found: &Bound<'_, PyAny>) -> bool {
+    let are_texts = cached.is_exact_instance_of::<PyString>() && found.is_exact_instance_of::<PyString>();
+    are_texts && cached.eq(found).unwrap_or(false)
 }
 
-/// What is known of a router's routes. It is kept on that itself, and ends with it: it refers to its routes.
+/// The values of a router's routes. They are stored on the router, and end with it: they refer to its routes.
 #[pyclass(frozen, module = "headgate._native")]
 #[derive(Default)]
-pub struct KnownRoutes {
-    all: Mutex<FxHashMap<Objects, Vec<Remembered>>>,
+pub struct RouteCache {
+    all: Mutex<FxHashMap<Objects, Vec<CachedPlace>>>,
 }
 
 #[pymethods]
-impl KnownRoutes {
+impl RouteCache {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let Ok(all) = self.all.try_lock() else {
             return Ok(()); // in use, and so it is alive
         };
-        for known in all.values().flatten() {
-            visit.call(&known.app_root)?;
-            visit.call(&known.root)?;
-            visit.call(&known.method)?;
-            visit.call(&known.made)?;
-            if let Some(asked) = &known.asked {
-                visit.call(&asked.gate)?;
+        for cached in all.values().flatten() {
+            visit.call(&cached.app_root)?;
+            visit.call(&cached.root)?;
+            visit.call(&cached.method)?;
+            visit.call(&cached.value)?;
+            if let Some(native_route) = &cached.native_route {
+                visit.call(&native_route.gate)?;
             }
-            visit.call(&known.kept.0)?;
-            known.kept.1.iter().try_for_each(|object| visit.call(object))?;
+            visit.call(&cached.keep_alive.0)?;
+            cached.keep_alive.1.iter().try_for_each(|object| visit.call(object))?;
         }
         Ok(())
     }
 
     fn __clear__(&self) {
-        let gone = std::mem::take(&mut *self.lock());
-        drop(gone);
+        let dropped = std::mem::take(&mut *self.lock());
+        drop(dropped);
     }
 
     /// A copy of a router has routes of its own.
@@ -243,49 +244,57 @@ impl KnownRoutes {
     }
 }
 
-impl KnownRoutes {
-    /// No code of Python runs under this lock.
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<Objects, Vec<Remembered>>> {
+impl RouteCache {
+    /// No Python code runs under this lock.
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<Objects, Vec<CachedPlace>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
-    fn find<'py>(&self, py: Python<'py>, places: &Bound<'py, RoutePlaces>, way: &Way<'py>) -> Option<Made<'py>> {
+    fn find<'py>(
+        &self,
+        py: Python<'py>,
+        places: &Bound<'py, RoutePlaces>,
+        key: &RouteKey<'py>,
+    ) -> Option<RouteValue<'py>> {
         let all = self.lock();
-        let known = all.get(&objects(places, way))?.iter().find(|known| known.is_of(py, way))?;
-        Some(Made { place: known.made.bind(py).clone(), asked: known.asked.clone() })
+        let cached = all.get(&objects(places, key))?.iter().find(|cached| cached.is_of(py, key))?;
+        Some(RouteValue { value: cached.value.bind(py).clone(), native_route: cached.native_route.clone() })
     }
 
-    fn remember<'py>(&self, places: &Bound<'py, RoutePlaces>, way: Way<'py>, made: Made<'py>) {
-        let objects = objects(places, &way);
-        let remembered = Remembered {
-            app_root: way.app_root.map(Bound::unbind),
-            root: way.root.map(Bound::unbind),
-            method: way.method.map(Bound::unbind),
-            made: made.place.unbind(),
-            asked: made.asked,
-            kept: (places.clone().unbind(), [way.route, way.context, way.endpoint].map(|it| it.map(Bound::unbind))),
+    fn store<'py>(&self, places: &Bound<'py, RoutePlaces>, key: RouteKey<'py>, value: RouteValue<'py>) {
+        let objects = objects(places, &key);
+        let cached = CachedPlace {
+            app_root: key.app_root.map(Bound::unbind),
+            root: key.root.map(Bound::unbind),
+            method: key.method.map(Bound::unbind),
+            value: value.value.unbind(),
+            native_route: value.native_route,
+            keep_alive: (
+                places.clone().unbind(),
+                [key.route, key.context, key.endpoint].map(|it| it.map(Bound::unbind)),
+            ),
         };
         let mut all = self.lock();
-        let is_full = all.values().map(Vec::len).sum::<usize>() >= MOST_KNOWN;
-        let gone = if is_full { std::mem::take(&mut *all) } else { FxHashMap::default() };
-        all.entry(objects).or_default().push(remembered);
-        drop(all); // before what is gone: that runs code of Python
-        drop(gone);
+        let is_full = all.values().map(Vec::len).sum::<usize>() >= MOST_CACHED;
+        let dropped = if is_full { std::mem::take(&mut *all) } else { FxHashMap::default() };
+        all.entry(objects).or_default().push(cached);
+        drop(all); // before the dropped values, whose end runs Python code
+        drop(dropped);
     }
 }
 
-/// What is known of the routes of a scope's router; None where there is none, or it can be kept nowhere.
+/// The cache of a scope's router; None where there is no router, or where it takes no attribute.
 #[inline]
-fn known_of<'py>(scope: &Bound<'py, PyDict>) -> PyResult<Option<Bound<'py, KnownRoutes>>> {
+fn cache_of<'py>(scope: &Bound<'py, PyDict>) -> PyResult<Option<Bound<'py, RouteCache>>> {
     let py = scope.py();
     let Some(router) = scope.get_item(intern!(py, "router"))? else {
         return Ok(None);
     };
     let name = intern!(py, "_headgate_places");
-    if let Some(known) = router.getattr_opt(name)? {
-        return Ok(known.cast_into::<KnownRoutes>().ok());
+    if let Some(cache) = router.getattr_opt(name)? {
+        return Ok(cache.cast_into::<RouteCache>().ok());
     }
-    let made = Bound::new(py, KnownRoutes::default())?;
-    Ok(router.setattr(name, &made).is_ok().then_some(made))
+    let cache = Bound::new(py, RouteCache::default())?;
+    Ok(router.setattr(name, &cache).is_ok().then_some(cache))
 }

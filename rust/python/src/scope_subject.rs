@@ -8,15 +8,15 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 use crate::header_pairs::{Spelling, first_of_name, is_spelled};
 use crate::server_text::{Lines, Text, add_quoted_path, add_target, exact_bytes};
-use crate::web_reading::{Reading, UNREAD, WebName, sent};
+use crate::web_reading::{Reading, UNREAD, WebName, read_once};
 
 /// Most policies read no more headers than these.
 const USUAL_HEADERS: usize = 4;
 
-/// The request of a scope, of which each part is read once, where it is first asked for.
+/// The request of a scope, of which each part is read once, when it is first needed.
 pub struct ScopeSubject<'py, 'gate> {
     scope: &'gate Bound<'py, PyDict>,
     reading: &'gate Reading,
@@ -49,8 +49,8 @@ impl<'py, 'gate> ScopeSubject<'py, 'gate> {
         }
     }
 
-    /// What was sent as path and query, as far as the policy reads it.
-    fn target(&self) -> Result<Text<'py>, Trouble> {
+    /// The path and the query as they were sent, as far as the policy reads them.
+    fn target(&self) -> Result<Text<'py>, ReadError> {
         if !self.reading.reads_queries
             && let Some(raw) = self.scope.get_item(&self.reading.in_scopes.raw_path)?
             && let Ok(raw) = raw.cast_into_exact::<PyBytes>()
@@ -59,37 +59,37 @@ impl<'py, 'gate> ScopeSubject<'py, 'gate> {
         {
             return Ok(Text::Bytes(raw));
         }
-        self.made_target()
+        self.built_target()
     }
 
-    fn made_target(&self) -> Result<Text<'py>, Trouble> {
+    fn built_target(&self) -> Result<Text<'py>, ReadError> {
         let (py, scope) = (self.scope.py(), self.scope);
         let raw = scope.get_item(&self.reading.in_scopes.raw_path)?;
         let raw = raw.filter(|raw| !raw.is_none()).map(exact_bytes).transpose()?;
-        let asked = match self.reading.reads_queries {
-            true => scope.get_item(intern!(py, "query_string"))?.filter(|asked| !asked.is_none()),
+        let query = match self.reading.reads_queries {
+            true => scope.get_item(intern!(py, "query_string"))?.filter(|query| !query.is_none()),
             false => None,
         };
-        let asked = asked.map(exact_bytes).transpose()?.filter(|asked| !asked.as_bytes().is_empty());
+        let query = query.map(exact_bytes).transpose()?.filter(|query| !query.as_bytes().is_empty());
         let mut text = String::new();
         match raw.filter(|raw| !raw.as_bytes().is_empty()) {
-            Some(raw) if asked.is_none() && raw.as_bytes().is_ascii() => return Ok(Text::Bytes(raw)),
+            Some(raw) if query.is_none() && raw.as_bytes().is_ascii() => return Ok(Text::Bytes(raw)),
             Some(raw) => add_target(&mut text, raw.as_bytes().iter().copied()),
             None => {
-                let path = Text::of(scope.get_item(intern!(py, "path"))?.ok_or(Trouble::Python)?)?;
+                let path = Text::of(scope.get_item(intern!(py, "path"))?.ok_or(ReadError::NeedsPython)?)?;
                 add_quoted_path(&mut text, path.as_str()?.bytes());
             }
         }
-        if let Some(asked) = asked {
+        if let Some(query) = query {
             text.push('?');
-            add_target(&mut text, asked.as_bytes().iter().copied());
+            add_target(&mut text, query.as_bytes().iter().copied());
         }
-        Ok(Text::Own(text))
+        Ok(Text::Owned(text))
     }
 
     /// The root path before the paths of a scope, without what mounts of Starlette add; None where there is none.
     #[inline]
-    fn root(&self) -> Result<Option<Text<'py>>, Trouble> {
+    fn root(&self) -> Result<Option<Text<'py>>, ReadError> {
         let root = match self.scope.get_item(&self.reading.in_scopes.root_path)?.filter(|root| !root.is_none()) {
             None => return Ok(None),
             Some(root) => Text::of(root)?,
@@ -103,7 +103,7 @@ impl<'py, 'gate> ScopeSubject<'py, 'gate> {
         }
     }
 
-    fn peer(&self) -> Result<Text<'py>, Trouble> {
+    fn peer(&self) -> Result<Text<'py>, ReadError> {
         let client = self.scope.get_item(&self.reading.in_scopes.client)?;
         if let Some(client) = &client
             && let Ok(pair) = client.cast_exact::<PyTuple>()
@@ -114,24 +114,24 @@ impl<'py, 'gate> ScopeSubject<'py, 'gate> {
         self.peer_of(client)
     }
 
-    /// The address of a client that is no plain tuple of one.
-    fn peer_of(&self, client: Option<Bound<'py, PyAny>>) -> Result<Text<'py>, Trouble> {
+    /// The address of a client that is not a plain tuple.
+    fn peer_of(&self, client: Option<Bound<'py, PyAny>>) -> Result<Text<'py>, ReadError> {
         let Some(client) = client.filter(|client| !client.is_none()) else {
             return self.reading.peer(Text::Known(""));
         };
         let peer = match (client.cast::<PyTuple>(), client.cast::<PyList>()) {
             (Ok(pair), _) if !pair.is_empty() => pair.get_item(0)?,
             (_, Ok(pair)) if !pair.is_empty() => pair.get_item(0)?,
-            (Err(_), Err(_)) => return Err(Trouble::Python),
+            (Err(_), Err(_)) => return Err(ReadError::NeedsPython),
             _ => return self.reading.peer(Text::Known("")),
         };
         self.reading.peer(Text::of(peer)?)
     }
 
     /// The lines of a header, and all of them as one list, as `headgate.policy.request.joined` gives it.
-    fn lines(&self, name: &WebName) -> Result<Lines<'py>, Trouble> {
-        let wanted = name.in_scopes.as_deref().ok_or(Trouble::Python)?;
-        let headers = self.scope.get_item(&self.reading.in_scopes.headers)?.ok_or(Trouble::Python)?;
+    fn lines(&self, name: &WebName) -> Result<Lines<'py>, ReadError> {
+        let wanted = name.in_scopes.as_deref().ok_or(ReadError::NeedsPython)?;
+        let headers = self.scope.get_item(&self.reading.in_scopes.headers)?.ok_or(ReadError::NeedsPython)?;
         let Ok(pairs) = headers.cast_exact::<PyList>() else {
             return self.lines_in(&headers, 0, wanted);
         };
@@ -141,87 +141,87 @@ impl<'py, 'gate> ScopeSubject<'py, 'gate> {
         }
     }
 
-    /// The lines of a header, of which none is before this place.
-    fn lines_in(&self, headers: &Bound<'py, PyAny>, first: usize, wanted: &[u8]) -> Result<Lines<'py>, Trouble> {
-        match found(headers, first, wanted, Spelling::Any)? {
-            Lines::Several(_) if self.reading.is_of_framework => Err(Trouble::Python), // which one is its choice
-            Lines::Several(several) => Ok(match found(headers, first, wanted, Spelling::Plain)? {
+    /// The lines of a header, the first of which is at this place or behind it.
+    fn lines_in(&self, headers: &Bound<'py, PyAny>, first: usize, wanted: &[u8]) -> Result<Lines<'py>, ReadError> {
+        match find_lines(headers, first, wanted, Spelling::Any)? {
+            Lines::Several(_) if self.reading.is_of_framework => Err(ReadError::NeedsPython), // the framework chooses one
+            Lines::Several(several) => Ok(match find_lines(headers, first, wanted, Spelling::Plain)? {
                 Lines::None => Lines::Several(several),
                 Lines::One(plain) => Lines::Several(Box::new((plain.as_str()?.to_owned(), several.1))),
                 Lines::Several(plain) => Lines::Several(Box::new((plain.0, several.1))),
             }),
-            found => Ok(found),
+            lines => Ok(lines),
         }
     }
 }
 
-/// The lines of a header from this place on, found where they are.
-fn found<'py>(
+/// The lines of a header from this place on.
+fn find_lines<'py>(
     headers: &Bound<'py, PyAny>,
     first: usize,
     wanted: &[u8],
     spelling: Spelling,
-) -> Result<Lines<'py>, Trouble> {
-    let mut found = Lines::None;
+) -> Result<Lines<'py>, ReadError> {
+    let mut lines = Lines::None;
     if let Ok(pairs) = headers.cast::<PyList>() {
         for pair in pairs.iter().skip(first) {
-            found = found_in(found, &pair, wanted, spelling)?;
+            lines = add_line(lines, &pair, wanted, spelling)?;
         }
     } else {
-        for pair in headers.cast::<PyTuple>().map_err(|_| Trouble::Python)?.iter().skip(first) {
-            found = found_in(found, &pair, wanted, spelling)?;
+        for pair in headers.cast::<PyTuple>().map_err(|_| ReadError::NeedsPython)?.iter().skip(first) {
+            lines = add_line(lines, &pair, wanted, spelling)?;
         }
     }
-    Ok(found)
+    Ok(lines)
 }
 
-/// What was found of a header so far, and this field if it is one of that name.
+/// Add this field to the lines of a header if it has that name.
 #[inline]
-fn found_in<'py>(
-    found: Lines<'py>,
+fn add_line<'py>(
+    lines: Lines<'py>,
     pair: &Bound<'py, PyAny>,
     wanted: &[u8],
     spelling: Spelling,
-) -> Result<Lines<'py>, Trouble> {
+) -> Result<Lines<'py>, ReadError> {
     let (name, value) = if let Ok(pair) = pair.cast::<PyTuple>() {
         let [name, value] = pair.as_slice() else {
-            return Err(Trouble::Python);
+            return Err(ReadError::NeedsPython);
         };
         (name.clone(), value.clone())
     } else {
-        let pair = pair.cast::<PyList>().map_err(|_| Trouble::Python)?;
+        let pair = pair.cast::<PyList>().map_err(|_| ReadError::NeedsPython)?;
         if pair.len() != 2 {
-            return Err(Trouble::Python);
+            return Err(ReadError::NeedsPython);
         }
         (pair.get_item(0)?, pair.get_item(1)?)
     };
-    let name = name.cast_exact::<PyBytes>().map_err(|_| Trouble::Python)?;
+    let name = name.cast_exact::<PyBytes>().map_err(|_| ReadError::NeedsPython)?;
     match is_spelled(name.as_bytes(), wanted, spelling) {
-        true => found.and(Text::of_latin1(value)?),
-        false => Ok(found),
+        true => lines.and(Text::of_latin1(value)?),
+        false => Ok(lines),
     }
 }
 
 impl Subject for ScopeSubject<'_, '_> {
-    type Error = Trouble;
+    type Error = ReadError;
 
-    fn method(&self) -> Result<&str, Trouble> {
+    fn method(&self) -> Result<&str, ReadError> {
         let name = &self.reading.in_scopes.method;
         let read = || self.scope.get_item(name)?.map_or(Ok(Text::Known("GET")), Text::of)?.in_upper_case();
-        sent(&self.method, read)?.as_str()
+        read_once(&self.method, read)?.as_str()
     }
 
     #[inline]
-    fn path(&self) -> Result<&str, Trouble> {
+    fn path(&self) -> Result<&str, ReadError> {
         if !self.reading.reads_paths {
             return Ok(UNREAD);
         }
-        sent(&self.path, || self.target())?.as_str()
+        read_once(&self.path, || self.target())?.as_str()
     }
 
     /// The only one that `other_paths` of `headgate.http.server.asgi_request` gives; several are left to Python.
     #[inline]
-    fn other_path(&self) -> Result<Option<Cow<'_, str>>, Trouble> {
+    fn other_path(&self) -> Result<Option<Cow<'_, str>>, ReadError> {
         if !self.reading.reads_paths {
             return Ok(None);
         }
@@ -229,7 +229,7 @@ impl Subject for ScopeSubject<'_, '_> {
             return Ok(None);
         };
         let root = root.as_str()?;
-        let path = Text::of(self.scope.get_item(intern!(self.scope.py(), "path"))?.ok_or(Trouble::Python)?)?;
+        let path = Text::of(self.scope.get_item(intern!(self.scope.py(), "path"))?.ok_or(ReadError::NeedsPython)?)?;
         let path = path.as_str()?;
         if root.bytes().all(|byte| byte == b'/') || !path.starts_with('/') {
             return Ok(None);
@@ -240,13 +240,13 @@ impl Subject for ScopeSubject<'_, '_> {
             Some(0) if matches!(path.as_bytes().get(root.len()), None | Some(b'/')) => {
                 add_quoted_path(&mut text, path.bytes().skip(root.len()));
             }
-            Some(_) => return Err(Trouble::Python),
+            Some(_) => return Err(ReadError::NeedsPython),
         }
         Ok(Some(Cow::Owned(if text.is_empty() { "/".to_owned() } else { text })))
     }
 
-    fn host(&self) -> Result<&str, Trouble> {
-        match sent(&self.host, || self.lines(&self.reading.host))? {
+    fn host(&self) -> Result<&str, ReadError> {
+        match read_once(&self.host, || self.lines(&self.reading.host))? {
             Lines::None => Ok(""),
             Lines::One(line) => line.as_str(),
             Lines::Several(several) => Ok(&several.0),
@@ -254,21 +254,21 @@ impl Subject for ScopeSubject<'_, '_> {
     }
 
     #[inline]
-    fn client_ip(&self) -> Result<&str, Trouble> {
-        sent(&self.client_ip, || self.peer())?.as_str()
+    fn client_ip(&self) -> Result<&str, ReadError> {
+        read_once(&self.client_ip, || self.peer())?.as_str()
     }
 
-    fn endpoint(&self) -> Result<&str, Trouble> {
+    fn endpoint(&self) -> Result<&str, ReadError> {
         Ok(self.endpoint)
     }
 
     #[inline]
-    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, Trouble> {
+    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, ReadError> {
         let place = match self.headers.get(name.number) {
             Some(place) => place,
             None => &self.more_headers[name.number - USUAL_HEADERS],
         };
-        Ok(match sent(place, || self.lines(&self.reading.names[name.number]))? {
+        Ok(match read_once(place, || self.lines(&self.reading.names[name.number]))? {
             Lines::None => None,
             Lines::One(line) => Some(Sent::One(line.as_str()?)),
             Lines::Several(several) => {
@@ -278,8 +278,8 @@ impl Subject for ScopeSubject<'_, '_> {
         })
     }
 
-    fn attribute(&self, _: &str) -> Result<&str, Trouble> {
-        Ok("") // what a request tells of itself are its headers
+    fn attribute(&self, _: &str) -> Result<&str, ReadError> {
+        Ok("") // an HTTP request has headers, but no attributes
     }
 }
 

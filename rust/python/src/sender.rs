@@ -1,4 +1,4 @@
-//! What stands between an application and its server, and adds fields to the head of the response.
+//! Callables between an application and its server that add fields to the head of the response.
 
 use std::ffi::CStr;
 
@@ -17,13 +17,13 @@ pub fn adding<'py>(send: &Bound<'py, PyAny>, fields: &Bound<'py, PyList>) -> PyR
     bound_function::<SendWithFields>(&PyTuple::new(send.py(), [send, fields.as_any()])?)
 }
 
-/// What such a `send` does. It is bound to (the `send` that it passes messages to, the fields).
+/// The function of such a `send`. It is bound to (the `send` that it passes messages to, the fields).
 struct SendWithFields;
 
 impl OneArgument for SendWithFields {
     const NAME: &'static CStr = c"send_with_fields";
 
-    /// Gives what `send` gives: an awaitable.
+    /// Gives the result of `send`: an awaitable.
     fn call<'py>(bound_to: &Bound<'py, PyTuple>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let [send, fields] = bound_to.as_slice() else {
             return Err(PyTypeError::new_err("a send that adds fields is bound to a send and to them"));
@@ -41,7 +41,7 @@ impl OneArgument for SendWithFields {
             Some(plain) => plain.copy()?,
             None => message.py().get_type::<PyDict>().call1((message,))?.cast_into()?,
         };
-        send.call1((with_told(copied, fields.cast()?)?,))
+        send.call1((with_added_fields(copied, fields.cast()?)?,))
     }
 }
 
@@ -52,15 +52,15 @@ fn is_head(kind: &Bound<'_, PyAny>) -> bool {
     matches!(kind, Some("http.response.start" | "websocket.accept" | "websocket.http.response.start"))
 }
 
-/// A copy of a head with the fields, but for those that the application wrote itself. It is another message: an
+/// A copy of a head with the fields, except those that the application wrote itself. The message is copied because an
 /// application may send the same one again, to another client.
-fn with_told<'py>(copied: Bound<'py, PyDict>, fields: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyDict>> {
+fn with_added_fields<'py>(copied: Bound<'py, PyDict>, fields: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyDict>> {
     let headers = intern!(copied.py(), "headers");
-    let own = match copied.get_item(headers)? {
-        Some(own) if !own.is_none() => list_of(&own)?,
+    let present = match copied.get_item(headers)? {
+        Some(present) if !present.is_none() => list_of(&present)?,
         _ => PyList::empty(copied.py()),
     };
-    copied.set_item(headers, with_fields(&own, fields, is_told)?)?;
+    copied.set_item(headers, with_fields(&present, fields, has_field)?)?;
     Ok(copied)
 }
 
@@ -86,8 +86,8 @@ impl FieldStarter {
         headers: &Bound<'py, PyAny>,
         error: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let own = list_of(headers)?;
-        let all = with_fields(&own, self.fields.bind(py), is_told_in_any_case)?;
+        let present = list_of(headers)?;
+        let all = with_fields(&present, self.fields.bind(py), has_field_in_any_case)?;
         if error.is_empty() {
             return self.start.bind(py).call1((status, all));
         }
@@ -110,37 +110,37 @@ pub fn list_of<'py>(fields: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> 
     }
 }
 
-/// A new list of the own fields, and of the added ones those that are not told by them.
+/// A new list of the fields that are present, and of the added ones those that are missing.
 pub fn with_fields<'py>(
-    own: &Bound<'py, PyList>,
+    present: &Bound<'py, PyList>,
     added: &Bound<'py, PyList>,
-    is_told: IsTold<'py>,
+    contains: HasField<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    Ok(own.as_sequence().concat(untold(own, added, is_told)?.as_sequence())?.into_any())
+    Ok(present.as_sequence().concat(missing_fields(present, added, contains)?.as_sequence())?.into_any())
 }
 
 /// Whether one of these fields has this name.
-type IsTold<'py> = fn(&Bound<'py, PyList>, &Bound<'py, PyAny>) -> PyResult<bool>;
+type HasField<'py> = fn(&Bound<'py, PyList>, &Bound<'py, PyAny>) -> PyResult<bool>;
 
-/// Of the added fields those that are not told by the own ones.
-pub fn untold<'py>(
-    own: &Bound<'py, PyList>,
+/// The added fields that are not present yet.
+pub fn missing_fields<'py>(
+    present: &Bound<'py, PyList>,
     added: &Bound<'py, PyList>,
-    is_told: IsTold<'py>,
+    contains: HasField<'py>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let mut rest = None;
+    let mut missing = None;
     for (place, field) in added.iter().enumerate() {
-        if is_told(own, &name_of(&field)?)? {
-            rest.get_or_insert_with(|| added.get_slice(0, place));
-        } else if let Some(rest) = &rest {
-            rest.append(field)?;
+        if contains(present, &name_of(&field)?)? {
+            missing.get_or_insert_with(|| added.get_slice(0, place));
+        } else if let Some(missing) = &missing {
+            missing.append(field)?;
         }
     }
-    Ok(rest.unwrap_or_else(|| added.clone()))
+    Ok(missing.unwrap_or_else(|| added.clone()))
 }
 
 /// Whether one of these fields has this name, whatever its case.
-fn is_told_in_any_case<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> PyResult<bool> {
+fn has_field_in_any_case<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> PyResult<bool> {
     let name = name.cast::<PyString>()?.to_str()?;
     for field in fields.iter() {
         if name_of(&field)?.cast::<PyString>()?.to_str()?.eq_ignore_ascii_case(name) {
@@ -151,7 +151,7 @@ fn is_told_in_any_case<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny
 }
 
 /// Whether one of these fields has this name.
-pub fn is_told<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> PyResult<bool> {
+pub fn has_field<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> PyResult<bool> {
     let Ok(name) = name.cast::<PyBytes>() else {
         return Ok(false);
     };
@@ -159,14 +159,14 @@ pub fn is_told<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> Py
         return Ok(false);
     };
     for field in fields.iter().skip(first) {
-        if name_of(&field)?.cast::<PyBytes>().is_ok_and(|own| own.as_bytes() == name.as_bytes()) {
+        if name_of(&field)?.cast::<PyBytes>().is_ok_and(|other| other.as_bytes() == name.as_bytes()) {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// In lower case, as ASGI has it.
+/// The name of a field: in lower case, as ASGI has it.
 fn name_of<'py>(field: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     match field.cast_exact::<PyTuple>().map(|pair| pair.as_slice()) {
         Ok([name, ..]) => Ok(name.clone()),

@@ -1,9 +1,9 @@
-//! Text as servers hand it to applications: as text of Python, as bytes, and percent-encoded where it was decoded.
+//! Text as servers pass it to applications: as Python text, as bytes, and percent-encoded where it was decoded.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 
 /// Text that was sent.
 pub enum Text<'py> {
@@ -11,8 +11,8 @@ pub enum Text<'py> {
     Python(Bound<'py, PyString>),
     /// Bytes that are ASCII.
     Bytes(Bound<'py, PyBytes>),
-    /// Made here.
-    Own(String),
+    /// Created here.
+    Owned(String),
     /// Known in advance.
     Known(&'static str),
 }
@@ -20,44 +20,44 @@ pub enum Text<'py> {
 impl<'py> Text<'py> {
     /// A text whose class is that of Python itself.
     #[inline]
-    pub fn of(value: Bound<'py, PyAny>) -> Result<Self, Trouble> {
+    pub fn of(value: Bound<'py, PyAny>) -> Result<Self, ReadError> {
         if !value.is_exact_instance_of::<PyString>() {
-            return Err(Trouble::Python);
+            return Err(ReadError::NeedsPython);
         }
-        value.cast_into::<PyString>().map(Self::Python).map_err(|_| Trouble::Python)
+        value.cast_into::<PyString>().map(Self::Python).map_err(|_| ReadError::NeedsPython)
     }
 
     /// Bytes as the text that they are in Latin-1, as values of headers are.
     #[inline]
-    pub fn of_latin1(value: Bound<'py, PyAny>) -> Result<Self, Trouble> {
+    pub fn of_latin1(value: Bound<'py, PyAny>) -> Result<Self, ReadError> {
         let bytes = exact_bytes(value)?;
         Ok(if bytes.as_bytes().is_ascii() {
             Self::Bytes(bytes)
         } else {
-            Self::Own(bytes.as_bytes().iter().copied().map(char::from).collect())
+            Self::Owned(bytes.as_bytes().iter().copied().map(char::from).collect())
         })
     }
 
-    /// It, as Rust has it; what UTF-8 cannot say is left to Python.
+    /// The text in Rust; one that has no UTF-8 is left to Python.
     #[inline]
-    pub fn as_str(&self) -> Result<&str, Trouble> {
+    pub fn as_str(&self) -> Result<&str, ReadError> {
         match self {
-            Self::Python(text) => text.to_str().map_err(|_| Trouble::Python),
-            Self::Bytes(bytes) => std::str::from_utf8(bytes.as_bytes()).map_err(|_| Trouble::Python),
-            Self::Own(text) => Ok(text),
+            Self::Python(text) => text.to_str().map_err(|_| ReadError::NeedsPython),
+            Self::Bytes(bytes) => std::str::from_utf8(bytes.as_bytes()).map_err(|_| ReadError::NeedsPython),
+            Self::Owned(text) => Ok(text),
             Self::Known(text) => Ok(text),
         }
     }
 
-    /// As methods are compared.
+    /// In upper case, as methods are compared.
     #[inline]
-    pub fn in_upper_case(self) -> Result<Self, Trouble> {
+    pub fn in_upper_case(self) -> Result<Self, ReadError> {
         let text = self.as_str()?;
         if !text.is_ascii() {
-            return Err(Trouble::Python); // upper case beyond ASCII is in tables of Unicode
+            return Err(ReadError::NeedsPython); // upper case beyond ASCII is in tables of Unicode
         }
         let has_lower = text.bytes().any(|byte| byte.is_ascii_lowercase());
-        Ok(if has_lower { Self::Own(text.to_ascii_uppercase()) } else { self })
+        Ok(if has_lower { Self::Owned(text.to_ascii_uppercase()) } else { self })
     }
 }
 
@@ -73,7 +73,7 @@ pub enum Lines<'py> {
 
 impl<'py> Lines<'py> {
     /// One more line.
-    pub fn and(self, line: Text<'py>) -> Result<Self, Trouble> {
+    pub fn and(self, line: Text<'py>) -> Result<Self, ReadError> {
         let mut lines = match self {
             Self::None => return Ok(Self::One(line)),
             Self::One(first) => vec![first],
@@ -87,11 +87,11 @@ impl<'py> Lines<'py> {
 
 /// Bytes whose class is that of Python itself.
 #[inline]
-pub fn exact_bytes(value: Bound<'_, PyAny>) -> Result<Bound<'_, PyBytes>, Trouble> {
+pub fn exact_bytes(value: Bound<'_, PyAny>) -> Result<Bound<'_, PyBytes>, ReadError> {
     if !value.is_exact_instance_of::<PyBytes>() {
-        return Err(Trouble::Python);
+        return Err(ReadError::NeedsPython);
     }
-    value.cast_into::<PyBytes>().map_err(|_| Trouble::Python)
+    value.cast_into::<PyBytes>().map_err(|_| ReadError::NeedsPython)
 }
 
 /// A path that a server has decoded, percent-encoded again; `urllib.parse.quote`.
@@ -105,7 +105,7 @@ pub fn add_quoted_path(text: &mut String, decoded: impl Iterator<Item = u8>) {
     }
 }
 
-/// A target as it was sent: bytes that are no ASCII are percent-encoded, as they should be.
+/// A target as it was sent: bytes that are not ASCII are percent-encoded, as they should be.
 pub fn add_target(text: &mut String, sent: impl Iterator<Item = u8>) {
     for byte in sent {
         if byte.is_ascii() {

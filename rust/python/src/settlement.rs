@@ -1,4 +1,4 @@
-//! What comes of holds that are settled or extended, and the errors of those that cannot be.
+//! The results of settling and extending holds, and the errors where that is impossible.
 
 use headgate_core::algorithms::transition::Reading;
 use headgate_core::table::known_hold::SettledOne;
@@ -10,17 +10,17 @@ use pyo3::types::{PyTuple, PyType};
 
 use crate::any_table::headgate_error;
 use crate::decision::Decision;
-use crate::measured::LimitsOf;
+use crate::limit_reader::LimitReader;
 
 const SETTLED: &str = "settled";
 const ALREADY_SETTLED: &str = "already settled";
 const UNKNOWN: &str = "unknown";
 
-/// The error of an id that is that of another hold.
+/// The error of an id that belongs to another hold.
 #[cold]
 pub fn conflict(conflict: Conflict, costs: &[i64]) -> PyErr {
     let shown = |costs: &[i64]| match costs {
-        [one] => one.to_string(),
+        [cost] => cost.to_string(),
         many => format!("({})", many.iter().map(i64::to_string).collect::<Vec<_>>().join(", ")),
     };
     let kind = |is_hit: bool| if is_hit { "a hit" } else { "a hold" };
@@ -37,7 +37,7 @@ pub fn conflict(conflict: Conflict, costs: &[i64]) -> PyErr {
     headgate_error("ConflictingId", message)
 }
 
-/// The error of amounts that a hold cannot be settled or extended with; `name` is what a limit of a salt is called.
+/// The error of amounts that a hold cannot be settled or extended with; `name` gives the name of the limit of a salt.
 #[cold]
 pub fn misuse(misuse: Misuse, amounts: usize, name: impl Fn(u64) -> PyResult<String>) -> PyErr {
     let message = match misuse {
@@ -50,7 +50,7 @@ pub fn misuse(misuse: Misuse, amounts: usize, name: impl Fn(u64) -> PyResult<Str
     headgate_error("ArgumentError", message)
 }
 
-/// What an outcome is called.
+/// The name of an outcome.
 pub fn outcome_name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Settled => SETTLED,
@@ -74,15 +74,15 @@ pub fn standings<'py>(py: Python<'py>, definitions: &Py<PyTuple>, after: &[Stand
 }
 
 /// `headgate.holding.Extension`.
-pub fn extension<'py>(py: Python<'py>, definitions: &Py<PyTuple>, came: Extension) -> PyResult<Bound<'py, PyAny>> {
-    let after = standings(py, definitions, &came.after)?;
-    let decision = came.answer.map(|answer| Decision::new(definitions.clone_ref(py), answer));
-    py.import("headgate.holding")?.call_method1("Extension", (outcome_name(came.outcome), after, decision))
+pub fn extension<'py>(py: Python<'py>, definitions: &Py<PyTuple>, extension: Extension) -> PyResult<Bound<'py, PyAny>> {
+    let after = standings(py, definitions, &extension.after)?;
+    let decision = extension.answer.map(|answer| Decision::new(definitions.clone_ref(py), answer));
+    py.import("headgate.holding")?.call_method1("Extension", (outcome_name(extension.outcome), after, decision))
 }
 
-/// What a settlement tells: of one limit, as most do, of several, or as Python told it.
-enum Told {
-    One(Py<PyAny>, &'static LimitsOf, SettledOne),
+/// The results of a settlement: of one limit, as most are, of several, or as Python gave them.
+enum Results {
+    One(Py<PyAny>, &'static LimitReader, SettledOne),
     Many(Py<PyTuple>, Box<CoreSettlement>),
     Python(Option<Vec<i64>>, Py<PyTuple>, &'static str),
 }
@@ -101,27 +101,27 @@ enum Told {
 #[pyclass(frozen, module = "headgate.holding")]
 pub struct Settlement {
     outcome: &'static str,
-    told: Told,
+    results: Results,
 }
 
 impl Settlement {
-    /// What came of a commit.
-    pub fn new(definitions: Py<PyTuple>, came: CoreSettlement) -> Self {
-        Self { outcome: outcome_name(came.outcome), told: Told::Many(definitions, Box::new(came)) }
+    /// The settlement of a hold of any limits.
+    pub fn new(definitions: Py<PyTuple>, settlement: CoreSettlement) -> Self {
+        Self { outcome: outcome_name(settlement.outcome), results: Results::Many(definitions, Box::new(settlement)) }
     }
 
-    /// What came of settling a hold of one limit.
+    /// The settlement of a hold of one limit.
     #[inline]
-    pub fn of_one(bound: &Bound<'_, impl PyClass>, limits: &'static LimitsOf, one: SettledOne) -> Self {
-        Self { outcome: SETTLED, told: Told::One(bound.clone().into_any().unbind(), limits, one) }
+    pub fn of_one(bound: &Bound<'_, impl PyClass>, reader: &'static LimitReader, settled_one: SettledOne) -> Self {
+        Self { outcome: SETTLED, results: Results::One(bound.clone().into_any().unbind(), reader, settled_one) }
     }
 
-    /// The units of each group that count; none where no hold is known.
-    fn each(&self) -> Option<&[i64]> {
-        match &self.told {
-            Told::One(_, _, one) => Some(std::slice::from_ref(&one.actual)),
-            Told::Many(_, came) => (came.outcome != Outcome::Unknown).then_some(&came.actuals),
-            Told::Python(actuals, _, _) => actuals.as_deref(),
+    /// The units of each group that count; None where no hold is known.
+    fn counted_units(&self) -> Option<&[i64]> {
+        match &self.results {
+            Results::One(_, _, settled_one) => Some(std::slice::from_ref(&settled_one.actual)),
+            Results::Many(_, settlement) => (settlement.outcome != Outcome::Unknown).then_some(&settlement.actuals),
+            Results::Python(actuals, _, _) => actuals.as_deref(),
         }
     }
 }
@@ -142,7 +142,7 @@ impl Settlement {
         let after: Vec<Bound<'_, PyAny>> = after.try_iter()?.collect::<PyResult<_>>()?;
         Ok(Self {
             outcome: outcome.ok_or_else(|| PyValueError::new_err("no such outcome"))?,
-            told: Told::Python(
+            results: Results::Python(
                 actuals,
                 PyTuple::new(py, after)?.unbind(),
                 degraded.ok_or_else(|| PyValueError::new_err("no such choice"))?,
@@ -159,36 +159,36 @@ impl Settlement {
     /// For each group the units that count; None for "unknown".
     #[getter]
     fn actuals<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        self.each().map(|actuals| PyTuple::new(py, actuals)).transpose()
+        self.counted_units().map(|actuals| PyTuple::new(py, actuals)).transpose()
     }
 
     /// The units that count, of the first group where there are several; None for "unknown".
     #[getter]
     fn actual(&self) -> Option<i64> {
-        self.each()?.first().copied()
+        self.counted_units()?.first().copied()
     }
 
     /// The numbers of each limit at this moment, in the order of the limits.
     #[getter]
     fn after<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        match &self.told {
-            Told::One(bound, limits, one) => {
-                let answer = (limits.read)(bound.bind(py), &one.measured)?;
+        match &self.results {
+            Results::One(bound, reader, settled_one) => {
+                let answer = (reader.read)(bound.bind(py), &settled_one.measured)?;
                 let Reading { remaining, reset_after_us, .. } = answer.readings.all()[0];
-                let definitions = (limits.definitions)(bound.bind(py))?;
+                let definitions = (reader.definitions)(bound.bind(py))?;
                 standings(py, &definitions, &[Standing { limit: 0, remaining, reset_after_us }])
             }
-            Told::Many(definitions, came) => standings(py, definitions, &came.after),
-            Told::Python(_, after, _) => Ok(after.bind(py).clone()),
+            Results::Many(definitions, settlement) => standings(py, definitions, &settlement.after),
+            Results::Python(_, after, _) => Ok(after.bind(py).clone()),
         }
     }
 
     /// "" where the store settled it, else "local", "later" or "lost".
     #[getter]
     fn degraded(&self) -> &'static str {
-        match &self.told {
-            Told::Python(_, _, degraded) => degraded,
-            Told::One(..) | Told::Many(..) => "",
+        match &self.results {
+            Results::Python(_, _, degraded) => degraded,
+            Results::One(..) | Results::Many(..) => "",
         }
     }
 

@@ -1,4 +1,4 @@
-//! States at the border: as Python's transitions write them. For inspection and for waiting lines.
+//! States as Python's transitions write them, for inspection and for waiting lines.
 
 use headgate_core::algorithms::transition::Stored;
 use headgate_core::hash::KeyHash;
@@ -9,14 +9,14 @@ use pyo3::types::PyTuple;
 
 use crate::any_table::AnyTable;
 
-/// A state, taken out of the table: no lock is held while Python objects are made.
-enum Owned {
+/// A state, copied from the table: no lock is held while Python objects are created.
+enum StoredState {
     Nothing,
     Numbers(Vec<i64>),
     Entries(Vec<(i64, i64)>),
 }
 
-/// What a table holds of a key under a limit, as the Python transition writes it; None for nothing.
+/// The state of a key under a limit, as the Python transition writes it; None where there is none.
 pub fn read_state<'py>(
     py: Python<'py>,
     table: &AnyTable,
@@ -24,17 +24,17 @@ pub fn read_state<'py>(
     key: KeyHash,
     now_us: i64,
 ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-    let owned = table.read(limit, key, now_us, |stored| match (stored, limit.limit.algorithm) {
-        (Stored::Nothing, _) => Owned::Nothing,
+    let state = table.read(limit, key, now_us, |stored| match (stored, limit.limit.algorithm) {
+        (Stored::Nothing, _) => StoredState::Nothing,
         (Stored::Numbers(numbers), Algorithm::SlidingWindow | Algorithm::CalendarWindow) => {
-            Owned::Numbers(numbers.to_vec())
+            StoredState::Numbers(numbers.to_vec())
         }
-        (Stored::Numbers([a, b, _]), _) => Owned::Numbers(vec![a, b]),
-        (Stored::Entries(log), _) => Owned::Entries(log.entries.collect()),
+        (Stored::Numbers([a, b, _]), _) => StoredState::Numbers(vec![a, b]),
+        (Stored::Entries(log), _) => StoredState::Entries(log.entries.collect()),
     })?;
-    Ok(match owned {
-        Owned::Nothing => None,
-        Owned::Numbers(numbers) => Some(PyTuple::new(py, numbers)?),
-        Owned::Entries(entries) => Some(PyTuple::new(py, entries)?),
+    Ok(match state {
+        StoredState::Nothing => None,
+        StoredState::Numbers(numbers) => Some(PyTuple::new(py, numbers)?),
+        StoredState::Entries(entries) => Some(PyTuple::new(py, entries)?),
     })
 }

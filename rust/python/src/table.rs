@@ -41,7 +41,7 @@ impl Table {
     }
 }
 
-/// What happens to a new key where a table is full.
+/// The choice for new keys where a table is full.
 pub fn read_on_full(on_full: &str) -> PyResult<OnFull> {
     match on_full {
         "forget" => Ok(OnFull::Forget),

@@ -1,4 +1,4 @@
-//! The errors of Python for what a table cannot do.
+//! The Python errors of tables.
 
 use headgate_core::shard::DamagedState;
 use headgate_core::shard::registered::TooMany;
@@ -18,7 +18,7 @@ pub fn full(too_many: TooMany) -> PyErr {
     headgate_error("StoreUnavailable", message + "; a larger one knows more")
 }
 
-/// The error of a state that cannot be.
+/// The error of an impossible state.
 #[cold]
 pub fn damaged(_: DamagedState) -> PyErr {
     let message = "what the store holds of this key is damaged, so nothing is decided by it: reset the key \
@@ -33,7 +33,7 @@ pub fn failed() -> PyErr {
     headgate_error("StoreUnavailable", message.into())
 }
 
-/// The error of a shard that cannot be worked on.
+/// The error of a shard that cannot be used.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #[cold]
 pub fn unusable(unusable: Unusable) -> PyErr {

@@ -1,5 +1,5 @@
-//! The native gate in front of an application: one call reads a request where its server put it, decides, and says
-//! what remains.
+//! The native gate in front of an application: one call reads a request where its server put it, decides, and writes
+//! the fields that report what remains.
 
 use headgate_policy::costs::Cost;
 use headgate_policy::subject::Subject;
@@ -8,40 +8,40 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::decided_at::{CameAt, DecidedAt};
 use crate::decision::Decision;
 use crate::environ_subject::EnvironSubject;
 use crate::fields::RateLimitFields;
 use crate::gate::NativeGate;
-use crate::gate_limits::{Asking, Fields, Limits, Said};
-use crate::gate_subject::Trouble;
+use crate::gate_limits::{DecideOptions, Fields, GateAnswer, Limits};
+use crate::gate_subject::ReadError;
 use crate::key_text::KeyText;
+use crate::route_outcome::{RouteAnswer, RouteOutcome};
 use crate::scope_subject::{ScopeSubject, is_type};
 use crate::sender::{FieldStarter, adding};
 use crate::web_reading::Reading;
 
-/// What a response says of a request that passes at once.
-enum Telling {
-    /// RateLimit-Policy and RateLimit, by what this function gives for limits.
+/// How the response to a request that passes at once gets its fields.
+enum FieldMode {
+    /// RateLimit-Policy and RateLimit, by the writer that this function gives for limits.
     Fields { writer_of: Py<PyAny>, encoded: bool },
-    /// Nothing.
+    /// It gets none.
     Nothing,
-    /// What Python says.
+    /// Python adds them.
     Python,
 }
 
-/// What becomes of a request.
-enum Came<'py> {
-    /// It passes at once, and these fields say what remains.
+/// The outcome of a request.
+enum Outcome<'py> {
+    /// It passes at once, and these fields report what remains.
     Passes(Bound<'py, PyList>),
-    /// It passes, and there is nothing to say.
-    Silently,
-    /// A decision that Python tells, or an awaitable of one.
-    Told(Bound<'py, PyAny>),
+    /// It passes without fields.
+    PassesSilently,
+    /// A decision that Python reports, or an awaitable of one.
+    Decision(Bound<'py, PyAny>),
 }
 
-/// What a request that passes at once is answered by, which then tells what remains; else the decision, None where only
-/// Python can say it.
+/// For a request that passes at once, the callable that sends its response with the fields; else the decision, None
+/// where only Python can decide.
 pub type Passing<'py> = Result<Bound<'py, PyAny>, Option<Bound<'py, PyAny>>>;
 
 /// Decides for the requests of one application or route.
@@ -51,22 +51,22 @@ pub struct WebGate {
     ruleset: usize,
     cost: i64,
     websockets: bool,
-    /// Whether these are plain limits: a request that they are not for is none that was decided.
+    /// Whether these are plain limits: a request to which they do not apply counts as not decided.
     plain: bool,
-    telling: Telling,
+    field_mode: FieldMode,
     reading: Reading,
 }
 
 #[pymethods]
 impl WebGate {
     #[staticmethod]
-    #[pyo3(signature = (gate, *, ruleset, cost, telling, encoded, of_framework, websockets, plain, endpoint))]
-    #[allow(clippy::too_many_arguments)] // each is named where it is given
+    #[pyo3(signature = (gate, *, ruleset, cost, writer_of, encoded, of_framework, websockets, plain, endpoint))]
+    #[allow(clippy::too_many_arguments)] // callers pass them by keyword
     fn of(
         gate: Bound<'_, NativeGate>,
         ruleset: &str,
         cost: i64,
-        telling: Option<Bound<'_, PyAny>>,
+        writer_of: Option<Bound<'_, PyAny>>,
         encoded: bool,
         of_framework: bool,
         websockets: bool,
@@ -81,30 +81,30 @@ impl WebGate {
         if !reading.is_possible() {
             return Ok(None);
         }
-        let telling = match telling {
-            None => Telling::Python,
-            Some(writer_of) if writer_of.is_callable() => Telling::Fields { writer_of: writer_of.unbind(), encoded },
-            Some(nothing) if !nothing.is_truthy()? => Telling::Nothing,
-            Some(_) => return Err(PyValueError::new_err("what tells is a function, False, or None")),
+        let field_mode = match writer_of {
+            None => FieldMode::Python,
+            Some(writer_of) if writer_of.is_callable() => FieldMode::Fields { writer_of: writer_of.unbind(), encoded },
+            Some(nothing) if !nothing.is_truthy()? => FieldMode::Nothing,
+            Some(_) => return Err(PyValueError::new_err("writer_of is a function, False, or None")),
         };
-        Ok(Some(Self { gate: gate.unbind(), ruleset, cost, websockets, plain, telling, reading }))
+        Ok(Some(Self { gate: gate.unbind(), ruleset, cost, websockets, plain, field_mode, reading }))
     }
 
     #[getter]
-    fn tells_endpoints_apart(&self) -> bool {
-        self.reading.tells_endpoints_apart()
+    fn distinguishes_endpoints(&self) -> bool {
+        self.reading.distinguishes_endpoints()
     }
 
-    fn ask<'py>(
+    fn decide<'py>(
         &self,
         py: Python<'py>,
         scope: &Bound<'py, PyAny>,
         send: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.sender(py, scope, send).map(|came| came.map_or_else(|decided| decided, Some))
+        self.sender(py, scope, send).map(|outcome| outcome.map_or_else(|decision| decision, Some))
     }
 
-    fn ask_route<'py>(
+    fn decide_route<'py>(
         &self,
         py: Python<'py>,
         scope: &Bound<'py, PyAny>,
@@ -113,10 +113,10 @@ impl WebGate {
         let Ok(scope) = scope.cast_exact::<PyDict>() else {
             return Ok(None);
         };
-        self.at_route(py, scope, endpoint)?.map(|decided| decided.told(py)).transpose()
+        self.route_outcome(py, scope, endpoint)?.map(|outcome| outcome.into_tuple(py)).transpose()
     }
 
-    fn ask_view<'py>(
+    fn decide_view<'py>(
         &self,
         py: Python<'py>,
         environ: &Bound<'py, PyAny>,
@@ -126,20 +126,20 @@ impl WebGate {
             return Ok(None);
         };
         let subject = EnvironSubject::new(environ, &self.reading, self.reading.endpoint_or(endpoint));
-        self.decide_at(py, &subject)?.map(|decided| decided.told(py)).transpose()
+        self.endpoint_outcome(py, &subject)?.map(|outcome| outcome.into_tuple(py)).transpose()
     }
 
-    fn ask_environ<'py>(
+    fn decide_environ<'py>(
         &self,
         py: Python<'py>,
         environ: &Bound<'py, PyAny>,
         start_response: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.starter(py, environ, start_response).map(|came| came.map_or_else(|decided| decided, Some))
+        self.starter(py, environ, start_response).map(|outcome| outcome.map_or_else(|decision| decision, Some))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        if let Telling::Fields { writer_of, .. } = &self.telling {
+        if let FieldMode::Fields { writer_of, .. } = &self.field_mode {
             visit.call(writer_of)?;
         }
         visit.call(&self.gate)
@@ -147,7 +147,7 @@ impl WebGate {
 }
 
 impl WebGate {
-    /// Decide for the request of a scope: one that passes at once is answered by what is given back for its `send`.
+    /// Decide for the request of a scope: for one that passes at once, gives the callable that replaces its `send`.
     #[inline]
     pub fn sender<'py>(
         &self,
@@ -164,11 +164,11 @@ impl WebGate {
             return Ok(Err(None));
         }
         let subject = ScopeSubject::new(scope, &self.reading, self.reading.endpoint_or(""));
-        Ok(match self.decide(py, &subject)? {
+        Ok(match self.outcome(py, &subject)? {
             None => Err(None),
-            Some(Came::Told(told)) => Err(Some(told)),
-            Some(Came::Silently) => Ok(send.clone()),
-            Some(Came::Passes(fields)) => Ok(adding(send, &fields)?),
+            Some(Outcome::Decision(decision)) => Err(Some(decision)),
+            Some(Outcome::PassesSilently) => Ok(send.clone()),
+            Some(Outcome::Passes(fields)) => Ok(adding(send, &fields)?),
         })
     }
 
@@ -183,77 +183,81 @@ impl WebGate {
         let Ok(environ) = environ.cast_exact::<PyDict>() else {
             return Ok(Err(None));
         };
-        Ok(match self.decide(py, &EnvironSubject::new(environ, &self.reading, self.reading.endpoint_or("")))? {
+        Ok(match self.outcome(py, &EnvironSubject::new(environ, &self.reading, self.reading.endpoint_or("")))? {
             None => Err(None),
-            Some(Came::Told(told)) => Err(Some(told)),
-            Some(Came::Silently) => Ok(start_response.clone()),
-            Some(Came::Passes(fields)) => {
+            Some(Outcome::Decision(decision)) => Err(Some(decision)),
+            Some(Outcome::PassesSilently) => Ok(start_response.clone()),
+            Some(Outcome::Passes(fields)) => {
                 Ok(Bound::new(py, FieldStarter::new(start_response.clone().unbind(), fields.unbind()))?.into_any())
             }
         })
     }
 
-    /// What becomes of a request; None where only Python can say it.
+    /// The outcome of a request; None where only Python can decide it.
     #[inline]
-    fn decide<'py, S: Subject<Error = Trouble>>(&self, py: Python<'py>, subject: &S) -> PyResult<Option<Came<'py>>> {
+    fn outcome<'py, S: Subject<Error = ReadError>>(
+        &self,
+        py: Python<'py>,
+        subject: &S,
+    ) -> PyResult<Option<Outcome<'py>>> {
         let gate = self.gate.get();
-        let asking = Asking { commit: true, now_us: None, cost: Cost { times: self.cost, told: &[] } };
-        gate.resolved_for(py, subject, self.ruleset, |resolved| {
-            Ok(match gate.say(py, resolved, &asking)? {
-                Said::Free if !matches!(self.telling, Telling::Python) => Came::Silently,
-                Said::Free if self.plain => return Err(Trouble::Python),
-                Said::Free => Came::Told(gate.passes(py)),
-                Said::Came(came) => Came::Told(came),
-                Said::Decided(decision) => self.told(py, resolved.asked.limits.as_ref(), decision)?,
+        let options = DecideOptions { commit: true, now_us: None, cost: Cost { times: self.cost, amounts: &[] } };
+        gate.resolve_subject(py, subject, self.ruleset, |resolved| {
+            Ok(match gate.query_limits(py, resolved, &options)? {
+                GateAnswer::Free if !matches!(self.field_mode, FieldMode::Python) => Outcome::PassesSilently,
+                GateAnswer::Free if self.plain => return Err(ReadError::NeedsPython),
+                GateAnswer::Free => Outcome::Decision(gate.passes(py)),
+                GateAnswer::FromPython(decision) => Outcome::Decision(decision),
+                GateAnswer::Decided(decision) => self.outcome_of(py, resolved.query.limits.as_ref(), decision)?,
             })
         })
     }
 
-    /// What is decided of a request to an endpoint; None where only Python can say it.
+    /// The outcome of a request to an endpoint; None where only Python can decide it.
     #[inline]
-    fn decide_at<'py, S: Subject<Error = Trouble>>(
+    fn endpoint_outcome<'py, S: Subject<Error = ReadError>>(
         &self,
         py: Python<'py>,
         subject: &S,
-    ) -> PyResult<Option<DecidedAt<'py>>> {
+    ) -> PyResult<Option<RouteOutcome<'py>>> {
         let gate = self.gate.get();
-        let asking = Asking { commit: true, now_us: None, cost: Cost { times: self.cost, told: &[] } };
-        gate.resolved_for(py, subject, self.ruleset, |resolved| {
-            let (came, fields) = match gate.say(py, resolved, &asking)? {
-                Said::Free => return Err(Trouble::Python),
-                Said::Came(came) => (CameAt::Told(came), None),
-                Said::Decided(decision) => {
-                    let fields = self.fields(py, resolved.asked.limits.as_ref(), &decision)?;
-                    (CameAt::Decided(decision), fields)
+        let options = DecideOptions { commit: true, now_us: None, cost: Cost { times: self.cost, amounts: &[] } };
+        gate.resolve_subject(py, subject, self.ruleset, |resolved| {
+            let (answer, fields) = match gate.query_limits(py, resolved, &options)? {
+                GateAnswer::Free => return Err(ReadError::NeedsPython),
+                GateAnswer::FromPython(decision) => (RouteAnswer::FromPython(decision), None),
+                GateAnswer::Decided(decision) => {
+                    let fields = self.fields(py, resolved.query.limits.as_ref(), &decision)?;
+                    (RouteAnswer::Decided(decision), fields)
                 }
             };
             let key = resolved.keys().next().flatten().map(KeyText::new);
-            Ok(DecidedAt { came, fields, key })
+            Ok(RouteOutcome { answer, fields, key })
         })
     }
 
-    /// What is decided of a request to a route; None where only Python can say it.
+    /// The outcome of a request to a route; None where only Python can decide it.
     #[inline]
-    pub fn at_route<'py>(
+    pub fn route_outcome<'py>(
         &self,
         py: Python<'py>,
         scope: &Bound<'py, PyDict>,
         endpoint: &str,
-    ) -> PyResult<Option<DecidedAt<'py>>> {
-        self.decide_at(py, &ScopeSubject::new(scope, &self.reading, self.reading.endpoint_or(endpoint)))
+    ) -> PyResult<Option<RouteOutcome<'py>>> {
+        self.endpoint_outcome(py, &ScopeSubject::new(scope, &self.reading, self.reading.endpoint_or(endpoint)))
     }
 
-    /// What is told of a decision of the native core.
+    /// The outcome of a decision of the native core.
     #[inline]
-    fn told<'py>(&self, py: Python<'py>, limits: Option<&Limits>, decision: Decision) -> PyResult<Came<'py>> {
+    fn outcome_of<'py>(&self, py: Python<'py>, limits: Option<&Limits>, decision: Decision) -> PyResult<Outcome<'py>> {
         Ok(match self.fields(py, limits, &decision)? {
-            Some(fields) if fields.is_empty() => Came::Silently,
-            Some(fields) => Came::Passes(fields),
-            None => Came::Told(Bound::new(py, decision)?.into_any()),
+            Some(fields) if fields.is_empty() => Outcome::PassesSilently,
+            Some(fields) => Outcome::Passes(fields),
+            None => Outcome::Decision(Bound::new(py, decision)?.into_any()),
         })
     }
 
-    /// The fields of a request that passes at once; None where there is more to do, or Python tells it.
+    /// The fields of a request that passes at once; None where there is more to do, or where Python adds them.
     #[inline]
     fn fields<'py>(
         &self,
@@ -264,9 +268,9 @@ impl WebGate {
         if !decision.passes_at_once() {
             return Ok(None);
         }
-        match (&self.telling, limits) {
-            (Telling::Nothing, _) => Ok(Some(PyList::empty(py))),
-            (Telling::Fields { writer_of, encoded }, Some(limits)) => {
+        match (&self.field_mode, limits) {
+            (FieldMode::Nothing, _) => Ok(Some(PyList::empty(py))),
+            (FieldMode::Fields { writer_of, encoded }, Some(limits)) => {
                 let writer = writer(py, &limits.fields, writer_of, *encoded, decision)?;
                 writer.map(|writer| writer.get().write(py, decision)).transpose()
             }
@@ -275,7 +279,7 @@ impl WebGate {
     }
 }
 
-/// What writes the fields of decisions on these limits; None where Python does.
+/// The writer of the fields of decisions on these limits; None where Python writes them.
 #[inline]
 fn writer<'py, 'own>(
     py: Python<'py>,
@@ -288,7 +292,7 @@ fn writer<'py, 'own>(
     if let Some(known) = place.get() {
         return Ok(known.as_ref());
     }
-    let made = writer_of.bind(py).call1((decision.definitions_of(py),))?;
-    let made = made.cast_into::<RateLimitFields>().ok().map(Bound::unbind);
-    Ok(place.get_or_init(|| made).as_ref())
+    let created = writer_of.bind(py).call1((decision.definitions_of(py),))?;
+    let created = created.cast_into::<RateLimitFields>().ok().map(Bound::unbind);
+    Ok(place.get_or_init(|| created).as_ref())
 }

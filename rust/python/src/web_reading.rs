@@ -1,4 +1,4 @@
-//! What a policy reads of the requests of one application, and how.
+//! The fields that a policy reads from the requests of one application, and how.
 
 use std::cell::OnceCell;
 
@@ -7,14 +7,14 @@ use headgate_policy::identity::{Identity, Source};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::gate_subject::Trouble;
+use crate::gate_subject::ReadError;
 use crate::server_text::Text;
 
 /// Any path, where the policy looks at none: one that has a single form.
 pub const UNREAD: &str = "/-";
-/// What a peer without an address is called where all clients have a key.
+/// The name of a peer without an address where all clients have a key.
 const UNIX: &str = "unix";
-/// Bytes of an address; what is longer is none.
+/// The most bytes of an address; a longer text is none.
 const LONGEST_PEER: usize = 64;
 /// Headers whose names in an environ are no others' and that are empty text where they are not there (PEP 3333).
 const OF_THE_BODY: [&str; 2] = ["content-type", "content-length"];
@@ -38,7 +38,7 @@ impl WebName {
     }
 }
 
-/// The names of what every scope of ASGI has, made once: each request looks them up.
+/// The keys of every scope of ASGI, created once: each request looks them up.
 pub struct ScopeNames {
     pub kind: Py<PyString>,
     pub method: Py<PyString>,
@@ -68,12 +68,12 @@ pub struct Reading {
     /// The headers that the policy reads, by their numbers.
     pub names: Box<[WebName]>,
     pub host: WebName,
-    /// Whether it looks at paths, at queries or not. What is not looked at is not read.
+    /// Whether the policy uses paths and queries. A part that it does not use is not read.
     pub reads_paths: bool,
     pub reads_queries: bool,
     reads_cookies: bool,
     reads_endpoints: bool,
-    /// Whether a framework's parser tells what a header is that was sent several times, a cookie and a parameter.
+    /// Whether a framework's parser decides the values of repeated headers, of cookies and of parameters.
     pub is_of_framework: bool,
     /// Whether every client has a key: a peer without an address is `unix`.
     every_client_has_a_key: bool,
@@ -81,7 +81,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// What a policy reads. `endpoint` is that of all requests, "" where each may have its own.
+    /// The reading of a policy. `endpoint` is that of all requests, "" where each may have its own.
     pub fn new(
         py: Python<'_>,
         policy: &Policy,
@@ -110,13 +110,13 @@ impl Reading {
         }
     }
 
-    /// Whether all that the policy reads can be read here: what a framework reads in its own way cannot.
+    /// Whether all that the policy reads can be read here: values that a framework parses in its own way cannot.
     pub fn is_possible(&self) -> bool {
         !(self.is_of_framework && (self.reads_queries || self.reads_cookies))
     }
 
-    /// Whether it makes a difference to which endpoint a request is.
-    pub fn tells_endpoints_apart(&self) -> bool {
+    /// Whether the endpoint of a request makes a difference.
+    pub fn distinguishes_endpoints(&self) -> bool {
         self.reads_endpoints && self.endpoint.is_empty()
     }
 
@@ -127,7 +127,7 @@ impl Reading {
 
     /// A peer as the key of its client has it.
     #[inline]
-    pub fn peer<'py>(&self, peer: Text<'py>) -> Result<Text<'py>, Trouble> {
+    pub fn peer<'py>(&self, peer: Text<'py>) -> Result<Text<'py>, ReadError> {
         if !self.every_client_has_a_key {
             return Ok(peer);
         }
@@ -135,7 +135,7 @@ impl Reading {
         if text.is_empty() || !text.is_ascii() {
             return Ok(Text::Known(UNIX));
         }
-        if text.len() > LONGEST_PEER { Err(Trouble::Python) } else { Ok(peer) }
+        if text.len() > LONGEST_PEER { Err(ReadError::NeedsPython) } else { Ok(peer) }
     }
 }
 
@@ -146,11 +146,11 @@ fn reads(identity: &Identity, wanted: fn(&Source) -> bool) -> bool {
     }
 }
 
-/// What is in a place, read if it is not there yet.
+/// The value of a cell, read if it is not there yet.
 #[inline]
-pub fn sent<T>(place: &OnceCell<T>, read: impl FnOnce() -> Result<T, Trouble>) -> Result<&T, Trouble> {
+pub fn read_once<T>(place: &OnceCell<T>, read: impl FnOnce() -> Result<T, ReadError>) -> Result<&T, ReadError> {
     if place.get().is_none() {
         let _ = place.set(read()?);
     }
-    place.get().ok_or(Trouble::Python)
+    place.get().ok_or(ReadError::NeedsPython)
 }

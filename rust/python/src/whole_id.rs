@@ -8,7 +8,7 @@ use pyo3::types::PyString;
 const PREFIX: &[u8; 2] = b"h1";
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// A whole id: what a hold is found by, and the shard that it is in.
+/// A whole id: the digest that a hold is found by, and the shard that it is in.
 #[derive(Clone, Copy)]
 pub struct WholeId {
     pub digest: HoldId,
@@ -72,7 +72,7 @@ impl WholeId {
     }
 }
 
-/// What each letter is worth; 64 and more of what is none.
+/// The value of each letter; 64 and more for other bytes.
 const VALUES: [u8; 256] = {
     let mut values = [0xff; 256];
     let mut index = 0;

@@ -85,7 +85,7 @@ impl Zone {
 
     fn clear(&self) -> PyResult<()> {
         self.inner.clear()?;
-        (0..GROUPS as u16).for_each(|place| self.inner.freed(place));
+        (0..GROUPS as u16).for_each(|place| self.inner.notify_freed(place));
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl Zone {
             let states: Vec<_> = known.iter().map(|limit| (limit, key)).collect();
             table.reset(&states, now_us).map_err(unusable)
         })?;
-        self.inner.freed(self.table()?.storage().shard_of(key) as u16);
+        self.inner.notify_freed(self.table()?.storage().shard_of(key) as u16);
         Ok(found)
     }
 }

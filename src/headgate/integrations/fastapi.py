@@ -116,7 +116,7 @@ class RateLimit:
         scope = connection.scope
         outcome: Any
         try:
-            outcome = self._places.ask(scope)
+            outcome = self._places.decide(scope)
         except StoreError as error:
             outcome = error, None
         if type(outcome) is RoutePassed:

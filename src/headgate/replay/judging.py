@@ -92,7 +92,9 @@ class Judge:
                 rule.refused_minutes = Counter(minutes)
                 rule.hits, rule.refusals = Counter(hits), Counter(refusals)
         kinds = list(dict.fromkeys(rule.by for rule in self._gate.policy.rules))
-        result.hits = Counter(self._sums.counted(kinds, [kinds.index(rule.by) for rule in self._gate.policy.rules]))
+        result.hits = Counter(
+            self._sums.requests_by_key(kinds, [kinds.index(rule.by) for rule in self._gate.policy.rules])
+        )
         self._add_python_counts()
         return result
 

@@ -73,7 +73,7 @@ class Sums:
         costs = allowed, denied
         return self._allowed, self._denied, costs, _series_sums(self._series), self._first_us, self._last_us, rules
 
-    def counted(self, by: Sequence[By], kinds: Sequence[int]) -> dict[tuple[By, Parts], int]:
+    def requests_by_key(self, by: Sequence[By], kinds: Sequence[int]) -> dict[tuple[By, Parts], int]:
         """Requests by identities and key: none here, see `sums`. `kinds` has each rule's index in `by`."""
         return {}
 

@@ -1,4 +1,4 @@
-//! What must hold of whatever a gateway or a body describes; the fuzzers of `rust/fuzz` ask this too.
+//! Properties that hold for any gateway's headers and any body; the fuzzers of `rust/fuzz` test them, too.
 
 #![allow(dead_code, clippy::expect_used, clippy::panic)] // each target uses some of it; it says so when it fails
 
@@ -6,20 +6,20 @@ use headgate_checks::figures::Tally;
 use headgate_server::decide::Reply;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::asking::{Asking, asking};
+use crate::setup::{TestChecks, checks_on_table};
 
 /// No rule of the policy admits more than this of one key.
 const MOST: usize = 3;
 
-/// Ask the same of two tables: both answer alike, and what is left to Python was not charged.
-fn ask(question: impl Fn(&Asking) -> Option<Reply>) -> Option<Reply> {
-    let [one, other] = [asking(&Tally::new()), asking(&Tally::new())];
+/// Check the same on two tables: both answer alike, and a check that is left to Python was not charged.
+fn check_twice(question: impl Fn(&TestChecks) -> Option<Reply>) -> Option<Reply> {
+    let [one, other] = [checks_on_table(&Tally::new()), checks_on_table(&Tally::new())];
     let (first, same) = (question(&one), question(&other));
-    assert_eq!(told(first.as_ref()), told(same.as_ref()), "two answers to one question");
+    assert_eq!(reply_text(first.as_ref()), reply_text(same.as_ref()), "two answers to one question");
     if first.is_none() {
-        assert_eq!(one.table.asked(), 0, "charged, and left to Python");
+        assert_eq!(one.table.queries(), 0, "charged, and left to Python");
     }
-    // Asked again and again, it is answered by the same, and soon refused where it was charged.
+    // Repeated, it is answered by the same side, and soon refused where it was charged.
     let mut admitted = usize::from(first.as_ref().is_some_and(is_admitted));
     for _ in 0..MOST + 1 {
         let next = question(&one);
@@ -35,17 +35,17 @@ fn is_admitted(reply: &Reply) -> bool {
     reply.status.as_u16() == 200
 }
 
-fn told(reply: Option<&Reply>) -> Option<String> {
+fn reply_text(reply: Option<&Reply>) -> Option<String> {
     reply.map(|reply| format!("{} {:?} {:?}", reply.status, reply.fields, reply.body))
 }
 
 /// A body that is answered is JSON, and so is the answer, with as many decisions as it has requests.
 pub fn described(body: &[u8]) {
-    let [one, other] = [asking(&Tally::new()), asking(&Tally::new())];
+    let [one, other] = [checks_on_table(&Tally::new()), checks_on_table(&Tally::new())];
     let (first, same) = (one.described(body), other.described(body));
-    assert_eq!(told(first.as_ref()), told(same.as_ref()), "two answers to one question");
+    assert_eq!(reply_text(first.as_ref()), reply_text(same.as_ref()), "two answers to one question");
     let Some(reply) = first else {
-        assert_eq!(one.table.asked(), 0, "charged, and left to Python");
+        assert_eq!(one.table.queries(), 0, "charged, and left to Python");
         return;
     };
     let sent: serde_json::Value = serde_json::from_slice(body).expect("what is answered is JSON");
@@ -56,7 +56,7 @@ pub fn described(body: &[u8]) {
     }
 }
 
-/// Lines of `name: value`, behind a `*` where the answer has no body: what a gateway says.
+/// The headers of a gateway: lines of `name: value`, behind a `*` where the answer has no body.
 pub fn forwarded(sent: &[u8]) {
     let (is_bare, lines) = sent.strip_prefix(b"*").map_or((false, sent), |lines| (true, lines));
     let mut headers = HeaderMap::new();
@@ -68,7 +68,7 @@ pub fn forwarded(sent: &[u8]) {
         }
     }
     for ruleset in ["default", "some"] {
-        let Some(reply) = ask(|asking| asking.forwarded(ruleset, is_bare, &headers)) else {
+        let Some(reply) = check_twice(|fixture| fixture.forwarded(ruleset, is_bare, &headers)) else {
             continue;
         };
         let status = reply.status.as_u16();

@@ -1,4 +1,4 @@
-//! What must hold of whatever request a gate is asked about; the fuzzers of `rust/fuzz` ask this too.
+//! Properties that hold for any request to a gate; the fuzzers of `rust/fuzz` test them, too.
 
 #![allow(clippy::expect_used, clippy::panic)] // it says so when it fails
 
@@ -18,7 +18,7 @@ use headgate_policy::gate::{Decision, Gate, RuleLimit};
 use headgate_policy::identity::{AddressSource, Combination, Identity, Source};
 use headgate_policy::sent_values::SentName;
 use headgate_policy::subject::{Name, Sent, Subject};
-use headgate_policy::value::CannotSay;
+use headgate_policy::value::NeedsPython;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HOUR_US: i64 = 3_600_000_000;
@@ -41,8 +41,8 @@ enum Failed {
     Damaged,
 }
 
-impl From<CannotSay> for Failed {
-    fn from(_: CannotSay) -> Self {
+impl From<NeedsPython> for Failed {
+    fn from(_: NeedsPython) -> Self {
         Self::LeftToPython
     }
 }
@@ -194,7 +194,7 @@ fn shop() -> Gate<ProcessStorage> {
     Gate::new(policy, limits, table)
 }
 
-fn told(decision: &Result<Decision, Failed>) -> String {
+fn decision_text(decision: &Result<Decision, Failed>) -> String {
     match decision {
         Ok(Decision::Free) => "free".to_owned(),
         Ok(Decision::Refused(rules)) => format!("refused by {rules:?}"),
@@ -204,22 +204,26 @@ fn told(decision: &Result<Decision, Failed>) -> String {
     }
 }
 
-/// The gate says of one request what it said of it before, and admits exactly the limit, no sooner than it told.
+/// The gate decides one request as before, and admits exactly the limit, at the moment that it gave and no sooner.
 pub fn gate(sent: &[u8]) {
     let request = Request::read(sent);
     let (gate, used) = (shop(), shop());
-    let ask = |gate: &Gate<ProcessStorage>, now_us, mode| gate.decide(&request, Cost::ONE, 0, now_us, mode);
-    // Whatever else it was asked before, by other clients.
+    let decide = |gate: &Gate<ProcessStorage>, now_us, mode| gate.decide(&request, Cost::ONE, 0, now_us, mode);
+    // Whatever requests other clients sent before.
     for other in [&b"GET /api/9\n192.0.2.200\nother\nx-user: other\ncookie: s=other"[..], b"GET /health\n192.0.2.200\n"]
     {
         let _ = used.decide(&Request::read(other), Cost::ONE, 0, NOW_US, PEEK);
     }
-    let first = ask(&gate, NOW_US, PEEK);
-    assert_eq!(told(&first), told(&ask(&gate, NOW_US, PEEK)), "a peek changes something");
-    assert_eq!(told(&first), told(&ask(&used, NOW_US, PEEK)), "what others asked changes something");
+    let first = decide(&gate, NOW_US, PEEK);
+    assert_eq!(decision_text(&first), decision_text(&decide(&gate, NOW_US, PEEK)), "a peek changes something");
+    assert_eq!(
+        decision_text(&first),
+        decision_text(&decide(&used, NOW_US, PEEK)),
+        "the requests of others change something"
+    );
     assert_ne!(first.as_ref().err(), Some(&Failed::Damaged));
     let Ok(Decision::Decided(answer, rules)) = first else {
-        assert_eq!(told(&first), told(&ask(&gate, NOW_US, HIT)), "a hit and a peek differ");
+        assert_eq!(decision_text(&first), decision_text(&decide(&gate, NOW_US, HIT)), "a hit and a peek differ");
         return;
     };
     assert!(answer.allowed && answer.readings.all().len() == rules.len(), "a fresh gate refuses");
@@ -234,25 +238,25 @@ pub fn gate(sent: &[u8]) {
         assert_eq!(Some(most), quota.min(), "not the least of the limits that apply");
     }
     for _ in 0..most {
-        assert!(decided(ask(&gate, NOW_US, HIT)).allowed, "less than the limit");
+        assert!(decided(decide(&gate, NOW_US, HIT)).allowed, "less than the limit");
     }
-    let refused = decided(ask(&gate, NOW_US, HIT));
+    let refused = decided(decide(&gate, NOW_US, HIT));
     assert!(!refused.allowed, "more than the limit");
     assert_eq!(
         format!("{refused:?}"),
-        format!("{:?}", decided(ask(&gate, NOW_US, HIT))),
+        format!("{:?}", decided(decide(&gate, NOW_US, HIT))),
         "a refusal changes something"
     );
     let waits = refused.readings.all().iter().map(|reading| reading.retry_after_us);
     let wait_us = waits.max().expect("at least one limit");
     assert!(wait_us > 0);
-    assert!(!decided(ask(&gate, NOW_US + wait_us - 1, PEEK)).allowed, "sooner than it told");
-    assert!(decided(ask(&gate, NOW_US + wait_us, HIT)).allowed, "not when it told");
+    assert!(!decided(decide(&gate, NOW_US + wait_us - 1, PEEK)).allowed, "before the moment that it gave");
+    assert!(decided(decide(&gate, NOW_US + wait_us, HIT)).allowed, "not at the moment that it gave");
 }
 
 fn decided(decision: Result<Decision, Failed>) -> Answer {
     match decision {
         Ok(Decision::Decided(answer, _)) => answer,
-        other => panic!("it was decided before, and is now {}", told(&other)),
+        other => panic!("it was decided before, and is now {}", decision_text(&other)),
     }
 }

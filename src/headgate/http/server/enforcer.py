@@ -161,7 +161,7 @@ class Enforcer:
 
     def _read_natively(self, source: RequestLimits | GateRequests) -> None:
         gate = self.web_gate = source.web_gate(self._kind, tells=self._tells, websockets=self._websockets)
-        self.natively = gate and (gate.ask if self.asynchronous else gate.ask_environ)
+        self.natively = gate and (gate.decide if self.asynchronous else gate.decide_environ)
 
     def _passing(self, headers: Any) -> Passing:
         if self._observe is not None:

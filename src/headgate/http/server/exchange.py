@@ -67,10 +67,10 @@ class Judgement:
     def read(self, environ: Any) -> Any:
         """What the native gate decides of an environ; None where it leaves the request to Python."""
         enforcer, gate, endpoint = self.enforcer, self.enforcer.web_gate, ""
-        if gate.tells_endpoints_apart:  # which takes longer to find out than to decide
+        if gate.distinguishes_endpoints:  # which takes longer to find out than to decide
             endpoint = self.counted_as or getattr(self.request, "endpoint", "")
         asked_us = enforcer.clock.now_us() if enforcer.keeps_charges else 0
-        decided = gate.ask_view(environ, endpoint or NOWHERE)
+        decided = gate.decide_view(environ, endpoint or NOWHERE)
         if decided is None:
             return None
         came, self.told, key = decided

@@ -69,7 +69,7 @@ class ScopeExchange(Exchange):
         if gate is not None and asked is None:
             asked_us = enforcer.clock.now_us()
             try:
-                decided = gate.ask_route(scope, counted_as or NOWHERE)
+                decided = gate.decide_route(scope, counted_as or NOWHERE)
             except StoreError as error:
                 decided = error
             if type(decided) is tuple:

@@ -51,7 +51,7 @@ class DjangoExchange(ResponseExchange):
         if environ is not None:
             asked_us = enforcer.clock.now_us() if enforcer.keeps_charges else 0
             try:
-                decided = gate.ask_view(environ, route_of(request) if gate.tells_endpoints_apart else NOWHERE)
+                decided = gate.decide_view(environ, route_of(request) if gate.distinguishes_endpoints else NOWHERE)
             except StoreError as error:
                 decided, outcome = None, error
             if decided is not None:

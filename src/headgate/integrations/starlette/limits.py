@@ -182,7 +182,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
         return with_fields(response, passed.fields)
 
     of_routes = places(place, inside=True, by_method=True)
-    add: Any = None if core.native is None else core.native.ResponseTeller(sends_its_fields, add_in_python).tell
+    add: Any = None if core.native is None else core.native.FieldAdder(sends_its_fields, add_in_python).add_fields
 
     @wraps(endpoint)
     async def limited(*args: Any, **kwargs: Any) -> Any:
@@ -190,7 +190,7 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
         scope = connection.scope
         outcome: Any
         try:
-            outcome = of_routes.ask(scope)
+            outcome = of_routes.decide(scope)
         except StoreError as error:
             outcome = error, None
         if type(outcome) is RoutePassed:

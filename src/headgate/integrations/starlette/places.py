@@ -16,7 +16,7 @@ T_co = TypeVar("T_co", covariant=True)
 _KNOWN = "_headgate_places"
 """The attribute of a router with the values of its routes: they refer to the routes, so they end with the router."""
 
-_MOST_KNOWN = 4096
+_MOST_CACHED = 4096
 """The most routes, and ways to them, with a value; a method name that a client invents may be part of a way."""
 
 
@@ -31,7 +31,7 @@ class Places(Protocol[T_co]):
         """Return the value for the route of a request."""
         ...
 
-    def ask(self, scope: Scope, /) -> Any:
+    def decide(self, scope: Scope, /) -> Any:
         """Decide natively at the `RoutePlace` of a request, if it is known and no other limit has judged the request.
 
         Return a `RoutePassed`, which is then the request's exchange, or an `NativeOutcome`; None where nothing was
@@ -65,7 +65,7 @@ class PythonPlaces(Generic[T]):
         self._find = find
         self._by_method = by_method
 
-    def ask(self, scope: Scope, /) -> None:
+    def decide(self, scope: Scope, /) -> None:
         """Return None: a request that Python decides has an exchange from the beginning."""
 
     def of(self, scope: Scope, /) -> T:
@@ -80,30 +80,30 @@ class PythonPlaces(Generic[T]):
             return own
         made, is_stable = self._find(scope)
         if is_stable:
-            if len(known_routes) >= _MOST_KNOWN:
+            if len(known_routes) >= _MOST_CACHED:
                 known_routes.clear()
-            known_routes[key] = _Remembered(made, objects)
+            known_routes[key] = _CachedPlace(made, objects)
         return made
 
 
-class _Remembered(NamedTuple):
+class _CachedPlace(NamedTuple):
     """The value for a route, and the objects whose id() is in its key: while they live, no other has the same id."""
 
     made: Any
     objects: tuple[Any, ...]
 
 
-class _KnownRoutes(dict[tuple[Any, ...], _Remembered]):
-    def __deepcopy__(self, _: Any) -> _KnownRoutes:
-        return _KnownRoutes()  # a copy of a router has routes of its own
+class _RouteCache(dict[tuple[Any, ...], _CachedPlace]):
+    def __deepcopy__(self, _: Any) -> _RouteCache:
+        return _RouteCache()  # a copy of a router has routes of its own
 
 
-def _known_by(router: Any) -> _KnownRoutes:
+def _known_by(router: Any) -> _RouteCache:
     """Return the known routes of a router; an empty mapping where they cannot be stored on it."""
     attributes = getattr(router, "__dict__", None)
     if attributes is None:
-        return _KnownRoutes()
-    known: _KnownRoutes | None = attributes.get(_KNOWN)
+        return _RouteCache()
+    known: _RouteCache | None = attributes.get(_KNOWN)
     if known is None:
-        known = attributes[_KNOWN] = _KnownRoutes()
+        known = attributes[_KNOWN] = _RouteCache()
     return known

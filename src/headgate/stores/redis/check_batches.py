@@ -63,9 +63,9 @@ class _Run:
         if usual is not None:
             packed, self._count = usual
         else:
-            places = batch.odd()
+            places = batch.unusual()
             if known:
-                places = sorted({*places, *batch.known(known)})
+                places = sorted({*places, *batch.remembered(known)})
             odd.begin(places)
             calls = {place: pack_command(call.by_sha) for place, call in odd.calls.items()}
             packed, self._count = batch.pack(calls, moment)

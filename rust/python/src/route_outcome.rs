@@ -1,4 +1,4 @@
-//! What a native gate decides of a request to an endpoint.
+//! The outcome of a native gate for a request to an endpoint.
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -6,35 +6,35 @@ use pyo3::types::PyList;
 use crate::decision::Decision;
 use crate::key_text::KeyText;
 
-/// What an endpoint's limits answer.
-pub enum CameAt<'py> {
+/// The answer of an endpoint's limits.
+pub enum RouteAnswer<'py> {
     Decided(Decision),
     /// A decision that Python made, or an awaitable of one.
-    Told(Bound<'py, PyAny>),
+    FromPython(Bound<'py, PyAny>),
 }
 
-impl<'py> CameAt<'py> {
+impl<'py> RouteAnswer<'py> {
     /// As Python has it.
     pub fn into_object(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Self::Decided(decision) => Ok(Bound::new(py, decision)?.into_any()),
-            Self::Told(told) => Ok(told),
+            Self::FromPython(decision) => Ok(decision),
         }
     }
 }
 
-/// What is decided of a request to an endpoint.
-pub struct DecidedAt<'py> {
-    pub came: CameAt<'py>,
-    /// What is told of a request that passes at once.
+/// The outcome of a request to an endpoint.
+pub struct RouteOutcome<'py> {
+    pub answer: RouteAnswer<'py>,
+    /// The fields for a request that passes at once; None for any other.
     pub fields: Option<Bound<'py, PyList>>,
     pub key: Option<KeyText>,
 }
 
-impl<'py> DecidedAt<'py> {
+impl<'py> RouteOutcome<'py> {
     /// As Python has it: (the decision, the fields, the key).
-    pub fn told(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn into_tuple(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let key = self.key.map(|key| key.parts(py)).transpose()?;
-        Ok((self.came.into_object(py)?, self.fields, key).into_pyobject(py)?.into_any())
+        Ok((self.answer.into_object(py)?, self.fields, key).into_pyobject(py)?.into_any())
     }
 }

@@ -1,4 +1,4 @@
-//! Limits on keys that are known: what is asked of these again and again is read once.
+//! Limits on keys that are known: keys that are used again and again are read once.
 
 use headgate_core::hash::KeyHash;
 use pyo3::exceptions::PyTypeError;
@@ -20,13 +20,13 @@ pub struct KeyedLimits {
     bound: Py<BoundLimits>,
     /// The key of each limit.
     keys: Box<[KeyHash]>,
-    /// Where the first key is.
+    /// The place of the first key.
     place: u16,
-    /// What stands behind the ids of what is held.
-    made_of: Py<PyString>,
-    /// Which of the amounts that are held is that of each group.
+    /// The text that follows the ids of reservations.
+    id_suffix: Py<PyString>,
+    /// For each group the index of its amount among those that are held.
     held: Box<[usize]>,
-    /// Which of the amounts that count is that of each group.
+    /// For each group the index of its amount among those that count in the end.
     settled: Box<[usize]>,
     lease_us: i64,
 }
@@ -37,7 +37,7 @@ impl KeyedLimits {
     fn new(
         bound: &Bound<'_, BoundLimits>,
         keys: &Bound<'_, PyTuple>,
-        made_of: Py<PyString>,
+        id_suffix: Py<PyString>,
         held: Vec<usize>,
         settled: Vec<usize>,
         lease_us: &Bound<'_, PyAny>,
@@ -48,29 +48,29 @@ impl KeyedLimits {
         limits.check_groups(held.len())?;
         limits.check_groups(settled.len())?;
         let (held, settled) = (held.into(), settled.into());
-        Ok(Self { bound: bound.clone().unbind(), keys, place, made_of, held, settled, lease_us })
+        Ok(Self { bound: bound.clone().unbind(), keys, place, id_suffix, held, settled, lease_us })
     }
 
     #[pyo3(signature = (amounts, /))]
     fn hold<'py>(&self, amounts: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, Reservation>> {
-        let (bound, costs) = (self.bound.bind(amounts.py()), picked(&self.held, amounts)?);
-        BoundLimits::hold_on(bound, &self.keys, self.place, &costs, self.lease_us, &self.made_of)
+        let (bound, costs) = (self.bound.bind(amounts.py()), amounts_at(&self.held, amounts)?);
+        BoundLimits::hold_groups(bound, &self.keys, self.place, &costs, self.lease_us, &self.id_suffix)
     }
 
     #[pyo3(signature = (reservation, amounts, /))]
     fn settle(&self, reservation: &Bound<'_, Reservation>, amounts: &Bound<'_, PyTuple>) -> PyResult<&'static str> {
-        let actuals: SmallVec<[Option<i64>; 12]> = picked(&self.settled, amounts)?.into_iter().map(Some).collect();
+        let actuals: SmallVec<[Option<i64>; 12]> = amounts_at(&self.settled, amounts)?.into_iter().map(Some).collect();
         let held = reservation.get();
         let id = held.native_id().ok_or_else(|| PyTypeError::new_err("these limits hold no such reservation"))?;
-        let outcome = BoundLimits::settle_untold(self.bound.bind(amounts.py()), id, &actuals)?;
-        held.note_settled();
+        let outcome = BoundLimits::settle_outcome(self.bound.bind(amounts.py()), id, &actuals)?;
+        held.mark_settled();
         Ok(outcome)
     }
 }
 
 /// The amount of each group, at these places.
 #[inline]
-fn picked(places: &[usize], amounts: &Bound<'_, PyTuple>) -> PyResult<Amounts> {
+fn amounts_at(places: &[usize], amounts: &Bound<'_, PyTuple>) -> PyResult<Amounts> {
     let pick = |place: &usize| Ok(amounts.get_borrowed_item(*place)?.extract::<Cost>()?.0);
     places.iter().map(pick).collect()
 }

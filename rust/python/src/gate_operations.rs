@@ -1,4 +1,4 @@
-//! What a native gate has Python ask, where Python asks: limits, an operation of keys and costs, refusals.
+//! The operations that a native gate prepares for Python: limits, an operation of keys and costs, refusals.
 
 use headgate_policy::costs::Cost;
 use headgate_policy::selection::{Parts, Resolved};
@@ -7,12 +7,12 @@ use pyo3::types::PyTuple;
 use smallvec::SmallVec;
 
 use crate::gate::NativeGate;
-use crate::gate_limits::{Asking, Limits, Refusal};
-use crate::gate_subject::Trouble;
+use crate::gate_limits::{DecideOptions, Limits, Refusal};
+use crate::gate_subject::ReadError;
 use crate::operation::Operation;
 
 impl NativeGate {
-    /// The refusal of rules of which some insist on an identity that there is not.
+    /// The refusal of rules, some of which insist on an identity that the subject lacks.
     #[cold]
     pub fn refusal(
         &self,
@@ -27,15 +27,15 @@ impl NativeGate {
         })
     }
 
-    /// A `headgate.policy.resolver.Resolved`: (the limits to ask, what to ask them, the rule and unit of each group).
-    pub fn told<'py>(
+    /// A `headgate.policy.resolver.Resolved`: (the limits, the operation for them, the rule and unit of each group).
+    pub fn resolved_for_python<'py>(
         &self,
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
         cost: Cost<'_>,
-    ) -> Result<Bound<'py, PyAny>, Trouble> {
-        let operation = self.operation(py, resolved, &Asking { commit: true, now_us: None, cost })?;
-        let Some(limits) = &resolved.asked.limits else {
+    ) -> Result<Bound<'py, PyAny>, ReadError> {
+        let operation = self.operation(py, resolved, &DecideOptions { commit: true, now_us: None, cost })?;
+        let Some(limits) = &resolved.query.limits else {
             let nothing = PyTuple::empty(py);
             return Ok((&self.free.0, operation, &nothing, &nothing).into_pyobject(py)?.into_any());
         };
@@ -46,13 +46,13 @@ impl NativeGate {
         Ok((bound, operation, &limits.rules, &limits.units).into_pyobject(py)?.into_any())
     }
 
-    /// What limits in Python are asked: an operation of keys and costs.
+    /// The operation of keys and costs for limits in Python.
     pub fn operation<'py>(
         &self,
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
-        asking: &Asking<'py, '_>,
-    ) -> Result<Bound<'py, Operation>, Trouble> {
+        options: &DecideOptions<'py, '_>,
+    ) -> Result<Bound<'py, Operation>, ReadError> {
         let key = |parts: Option<Parts<'_>>| -> PyResult<Bound<'py, PyAny>> {
             match parts {
                 Some(parts) => Ok(PyTuple::new(py, parts)?.into_any()),
@@ -60,7 +60,7 @@ impl NativeGate {
             }
         };
         let keys: SmallVec<[Bound<'py, PyAny>; 4]> = resolved.keys().map(key).collect::<PyResult<_>>()?;
-        let (groups, cost) = (&resolved.asked.groups, asking.cost);
+        let (groups, cost) = (&resolved.query.groups, options.cost);
         let keys = PyTuple::new(py, groups.iter().map(|group| &keys[group.key]))?;
         let costs = PyTuple::new(py, groups.iter().map(|group| cost.of(group)))?;
         Ok(Bound::new(
@@ -68,8 +68,8 @@ impl NativeGate {
             Operation::new(
                 keys.unbind(),
                 costs.unbind(),
-                asking.commit,
-                asking.now_us.clone().map(Bound::unbind),
+                options.commit,
+                options.now_us.clone().map(Bound::unbind),
                 None,
             ),
         )?)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::SeqCst};
 
 use headgate_answers::NamedLimit;
 use headgate_answers::ratelimit::Form;
-use headgate_checks::bound::{OwnLimits, RuleLimit};
+use headgate_checks::bound::{RuleLimit, RuleLimits};
 use headgate_checks::checks::{Checks, Unit};
 use headgate_checks::figures::Tally;
 use headgate_checks::late_checks::{LateChecks, Owner};
@@ -32,18 +32,18 @@ const HOUR_US: i64 = 3_600_000_000;
 /// As many as no number of requests in a test.
 pub const NEVER_FAILS: usize = usize::MAX;
 
-/// A table that counts how often it is asked, and fails from some question on.
+/// A table that counts its queries, and fails from one of them on.
 pub struct TestTable {
     table: Table<ProcessStorage>,
     now_us: AtomicI64,
-    asked: AtomicUsize,
+    queries: AtomicUsize,
     fails_at: AtomicUsize,
 }
 
 impl TestTable {
-    /// How often it was asked.
-    pub fn asked(&self) -> usize {
-        self.asked.load(SeqCst)
+    /// How many queries it received.
+    pub fn queries(&self) -> usize {
+        self.queries.load(SeqCst)
     }
 
     pub fn fail_at(&self, question: usize) {
@@ -56,9 +56,9 @@ impl TestTable {
 }
 
 /// A table that checks and a test share.
-pub struct Shared(Arc<TestTable>);
+pub struct SharedTable(Arc<TestTable>);
 
-impl table::Table for Shared {
+impl table::Table for SharedTable {
     fn seed(&self) -> &Seed {
         self.0.table.seed()
     }
@@ -72,38 +72,38 @@ impl table::Table for Shared {
     }
 
     fn decide(&self, checks: &[Check<'_>], now_us: i64) -> Result<Answer, Failed> {
-        if self.0.asked.fetch_add(1, SeqCst) >= self.0.fails_at.load(SeqCst) {
+        if self.0.queries.fetch_add(1, SeqCst) >= self.0.fails_at.load(SeqCst) {
             return Err(Failed);
         }
         self.0.table.apply(checks, now_us, Mode { commit: true, max_delay_us: None }).map_err(|_| Failed)
     }
 }
 
-/// Checks of a test, and the table that they ask.
-pub struct Asking {
+/// Checks of a test, and the table that they query.
+pub struct TestChecks {
     pub table: Arc<TestTable>,
-    pub checks: Checks<Shared>,
+    pub checks: Checks<SharedTable>,
 }
 
 /// Checks on a table.
-pub fn asking(tally: &Tally) -> Asking {
+pub fn checks_on_table(tally: &Tally) -> TestChecks {
     let bounds = Bounds { max_keys: 1000, max_log_blocks: 1000, max_holds: 1000, on_full: OnFull::Refuse };
     let table = Table::new([7; 16], ProcessStorage::new(bounds));
-    let (policy, own, units) = parts(|name, limit| {
+    let (policy, limits, units) = parts(|name, limit| {
         let registered = table.register(Definition { scope: name, text: name, limit }, NOW_US);
         registered.expect("a sound table").expect("room for a limit")
     });
     let table = Arc::new(TestTable {
         table,
         now_us: AtomicI64::new(NOW_US),
-        asked: AtomicUsize::new(0),
+        queries: AtomicUsize::new(0),
         fails_at: AtomicUsize::new(NEVER_FAILS),
     });
-    let checks = Checks::new(policy, own, units, Shared(Arc::clone(&table)), tally);
-    Asking { table, checks }
+    let checks = Checks::new(policy, limits, units, SharedTable(Arc::clone(&table)), tally);
+    TestChecks { table, checks }
 }
 
-/// Knows of limits the places of their rules, and their tier.
+/// Represents limits by the places of their rules, and their tier.
 pub struct Places;
 
 impl Owner for Places {
@@ -115,38 +115,38 @@ impl Owner for Places {
 }
 
 /// Checks by the same policy on a store that answers later.
-pub struct Late(LateChecks<Places>);
+pub struct LateTestChecks(LateChecks<Places>);
 
-pub fn late(tally: &Tally, queue: Arc<Queue<String>>) -> Late {
-    let (policy, own, units) = parts(|_, _| ());
-    Late(LateChecks::new(policy, own, units, Places, queue, tally))
+pub fn late(tally: &Tally, queue: Arc<Queue<String>>) -> LateTestChecks {
+    let (policy, limits, units) = parts(|_, _| ());
+    LateTestChecks(LateChecks::new(policy, limits, units, Places, queue, tally))
 }
 
-impl Late {
-    /// Ask as a gateway does.
+impl LateTestChecks {
+    /// Check as a gateway does.
     pub fn forwarded(&self, headers: &HeaderMap) -> decide::Answer {
-        ask(&self.0, Question::Forwarded { ruleset: "default", path: "/", bare: false }, headers)
+        decide(&self.0, Question::Forwarded { ruleset: "default", path: "/", bare: false }, headers)
     }
 
-    /// Ask with a body.
+    /// Check with a body.
     pub fn described(&self, body: &[u8]) -> decide::Answer {
-        self.begin(body).at_once()
+        self.described_in_pieces(body).at_once()
     }
 
-    /// Ask with a body, of which a long list is decided in pieces.
-    pub fn begin(&self, body: &[u8]) -> decide::Answer {
-        ask(&self.0, Question::Described { body: &body.to_vec().into() }, &HeaderMap::new())
+    /// Check with a body, of which a long list is decided in pieces.
+    pub fn described_in_pieces(&self, body: &[u8]) -> decide::Answer {
+        decide(&self.0, Question::Described { body: &body.to_vec().into() }, &HeaderMap::new())
     }
 }
 
-fn ask(decider: &impl Decide, question: Question<'_>, headers: &HeaderMap) -> decide::Answer {
+fn decide(decider: &impl Decide, question: Question<'_>, headers: &HeaderMap) -> decide::Answer {
     decider.decide(&decide::Check { question, method: &Method::GET, headers, peer: "127.0.0.1" })
 }
 
 /// Three requests an hour for each address, behind proxies of 127.0.0.0/8, and for each user below /api two, of which
 /// a request that names none is refused; one an hour of all below /slow, which may wait; and a request in flight below
 /// /held. The ruleset `some` has the first alone.
-fn parts<L>(mut know: impl FnMut(&str, Limit) -> L) -> (Policy, Vec<OwnLimits<L>>, Vec<Unit>) {
+fn parts<L>(mut register: impl FnMut(&str, Limit) -> L) -> (Policy, Vec<RuleLimits<L>>, Vec<Unit>) {
     let header = |number, text: &str| Name { text: text.into(), number };
     let rules = AddressRules {
         header: "x-forwarded-for".to_owned(),
@@ -165,7 +165,7 @@ fn parts<L>(mut know: impl FnMut(&str, Limit) -> L) -> (Policy, Vec<OwnLimits<L>
         ("slow", vec![], "/slow/**", Algorithm::FixedWindow, 1),
         ("held", vec![], "/held/**", Algorithm::Concurrent, 1),
     ];
-    let (mut rules, mut own) = (Vec::new(), Vec::new());
+    let (mut rules, mut rule_limits) = (Vec::new(), Vec::new());
     for (name, members, path, algorithm, quota) in all {
         let paths = if path.is_empty() { vec![] } else { vec![path.into()] };
         rules.push(Rule {
@@ -188,17 +188,17 @@ fn parts<L>(mut know: impl FnMut(&str, Limit) -> L) -> (Policy, Vec<OwnLimits<L>
             on_the_clock: true,
             shadow: false,
         };
-        let told = NamedLimit {
+        let named = NamedLimit {
             form,
             name: name.into(),
             rule: name.into(),
             text: format!("{quota}/hour fixed").into(),
             unit: "requests".into(),
         };
-        let limit = know(name, limit);
+        let limit = register(name, limit);
         let policy_item = format!("\"{name}\";q={quota};w=3600").into();
-        let limits = Some(vec![RuleLimit { limit, unit: 0, told, policy_item }]);
-        own.push(OwnLimits { waits: name == "slow", tiers: vec![(ANY_TIER.into(), limits)] });
+        let limits = Some(vec![RuleLimit { limit, unit: 0, named, policy_item }]);
+        rule_limits.push(RuleLimits { waits: name == "slow", tiers: vec![(ANY_TIER.into(), limits)] });
     }
     let policy = Policy {
         headers: vec!["x-forwarded-for".into(), "x-user".into()],
@@ -212,23 +212,23 @@ fn parts<L>(mut know: impl FnMut(&str, Limit) -> L) -> (Policy, Vec<OwnLimits<L>
         ],
     };
     let units = [("requests", false), ("usd", true)].map(|(name, is_money)| Unit { name: name.into(), is_money });
-    (policy, own, units.into())
+    (policy, rule_limits, units.into())
 }
 
-impl Asking {
-    /// Ask as a gateway does; None where Python is to answer.
+impl TestChecks {
+    /// Check as a gateway does; None where Python is to answer.
     pub fn forwarded(&self, ruleset: &str, bare: bool, headers: &HeaderMap) -> Option<Reply> {
         let question = Question::Forwarded { ruleset, path: "/", bare };
-        self.ask(question, headers)
+        self.decide(question, headers)
     }
 
-    /// Ask with a body; None where Python is to answer.
+    /// Check with a body; None where Python is to answer.
     pub fn described(&self, body: &[u8]) -> Option<Reply> {
-        self.ask(Question::Described { body: &body.to_vec().into() }, &HeaderMap::new())
+        self.decide(Question::Described { body: &body.to_vec().into() }, &HeaderMap::new())
     }
 
-    fn ask(&self, question: Question<'_>, headers: &HeaderMap) -> Option<Reply> {
-        match ask(&self.checks, question, headers).at_once() {
+    fn decide(&self, question: Question<'_>, headers: &HeaderMap) -> Option<Reply> {
+        match decide(&self.checks, question, headers).at_once() {
             decide::Answer::Reply(reply) => Some(reply),
             decide::Answer::Pass | decide::Answer::Later(_) | decide::Answer::InPieces(_) => None,
         }
@@ -247,5 +247,5 @@ pub fn fields(fields: &[(&str, &str)]) -> HeaderMap {
 
 /// The value of a field of a reply.
 pub fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
-    reply.fields.iter().find(|(own, _)| own == name).and_then(|(_, value)| value.to_str().ok())
+    reply.fields.iter().find(|(field, _)| field == name).and_then(|(_, value)| value.to_str().ok())
 }

@@ -1,13 +1,13 @@
-//! Places in flight that are freed call the callers that wait for them, in whatever process of the host they are.
+//! Notifies the callers that wait for places in flight when places are freed, in any process of the host.
 
 use crate::any_table::AnyTable;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 use crate::clock::monotonic_us;
 
 impl AnyTable {
-    /// Places of keys with this place may be free: the first callers that wait for them in the table are called.
+    /// Places of keys with this place may be free: the first callers that wait for them in the table are notified.
     #[inline(always)]
-    pub fn freed(&self, place: u16) {
+    pub fn notify_freed(&self, place: u16) {
         match self {
             Self::Private(_) => {} // callers wait in this process alone, and `BoundLimits` calls them
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
