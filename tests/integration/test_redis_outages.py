@@ -431,8 +431,8 @@ def test_idle_connections_that_a_network_has_forgotten_are_not_tried_one_by_one(
     """Whoever threw them away said nothing to either end, as a firewall does, or a host that died."""
     with single() as other, Asker("sync", UNREACHED, url_of(proxy.port, on_error="closed")) as asker:
         assert asker.hit("key").degraded == ""
-        pool: Any = asker.raw.sync_link._opened()
-        for connection in [pool._opened() for _ in range(20)]:
+        pool: Any = asker.raw.sync_link._open_connections()
+        for connection in [pool._open_connection() for _ in range(20)]:
             pool._give_back(connection)
         server.stop()
         try:

@@ -177,7 +177,7 @@ def test_a_caller_whose_clock_is_in_another_window_asks_twice_once(
     for limits in (text, f"{text}; 9/week", f"{text}; 9/week; 9/week log; 9/hour bucket; 9/day queue 9; 9/day fixed"):
         with Asker(colour, limits, raw(server.url)) as asker:
             asker.hit("first")  # loads the script
-            known = asker.limiter._bound._commands.servers_clock
+            known = asker.limiter._bound._commands.server_clock
             known._ahead_us = 0
             with watching(server) as seen:
                 told = asker.hit("key")
@@ -341,7 +341,7 @@ def test_ten_thousand_concurrent_calls_pass_exactly_the_limit_in_few_writes(serv
 
 
 def _multiplexer(store: RedisStore) -> Any:
-    return next(iter(store.async_link._here()._multiplexers.values()))
+    return next(iter(store.async_link._connections_here()._multiplexers.values()))
 
 
 @pytest.mark.parametrize("moment", ["before they are sent", "after they are sent", "one by one"])

@@ -21,7 +21,7 @@ from tcp_proxy import HOST, TcpProxy, hold_port
 
 from headgate import ConfigError, RedisStore, StoreUnavailable
 from headgate.stores.redis.clients import open_async_connection, open_async_pool, open_client, open_connection
-from headgate.stores.redis.url import Place, read_url
+from headgate.stores.redis.url import RedisTarget, read_url
 
 Start = Callable[..., Server]
 
@@ -60,31 +60,31 @@ def told_by(server: Server, colour: str, **options: object) -> str:
     return ""
 
 
-def contexts_of(place: Place, colour: str) -> list[ssl.SSLContext]:
+def contexts_of(target: RedisTarget, colour: str) -> list[ssl.SSLContext]:
     """The TLS contexts of two new connections to a place."""
 
     async def connect() -> list[ssl.SSLContext]:
-        if place.kind == "cluster":
-            both = [open_async_connection(place, place.addresses[0]) for _ in range(2)]
+        if target.kind == "cluster":
+            both = [open_async_connection(target, target.addresses[0]) for _ in range(2)]
         else:
-            pool = open_async_pool(place)
+            pool = open_async_pool(target)
             both = [pool.make_connection() for _ in range(2)]
         for each in both:
             await each.connect()
         found = [each._writer.get_extra_info("ssl_object").context for each in both]
         for each in both:
             await each.disconnect()
-        if place.kind == "sentinel":
+        if target.kind == "sentinel":
             for sentinel in pool.sentinel_manager.sentinels:
                 await sentinel.aclose()
         return found
 
     if colour == "async":
         return asyncio.run(connect())
-    if place.kind == "cluster":
-        both = [open_connection(place, place.addresses[0]) for _ in range(2)]
+    if target.kind == "cluster":
+        both = [open_connection(target, target.addresses[0]) for _ in range(2)]
     else:
-        pool: Any = open_client(place).connection_pool
+        pool: Any = open_client(target).connection_pool
         both = [pool.make_connection() for _ in range(2)]
     for each in both:
         each.connect()
@@ -122,14 +122,14 @@ def test_connections_share_what_was_read_of_files_until_these_change(colour: str
         assert server.ca_file is not None
         known, right = tmp_path / "known.pem", server.ca_file.read_bytes()
         known.write_bytes(right)
-        place = read_url(f"{server.url}?ssl_ca_certs={known}")
-        one, other = contexts_of(place, colour)
+        target = read_url(f"{server.url}?ssl_ca_certs={known}")
+        one, other = contexts_of(target, colour)
         assert one is other
         known.write_bytes(Authority(tmp_path, "other").file.read_bytes())
         with pytest.raises(Exception, match="certificate verify failed"):
-            contexts_of(place, colour)
+            contexts_of(target, colour)
         known.write_bytes(right)
-        assert contexts_of(place, colour)[0] is not one
+        assert contexts_of(target, colour)[0] is not one
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -206,10 +206,10 @@ def test_a_server_that_says_nothing_after_its_certificate_keeps_no_socket_open(a
     with hold_port() as listener, ThreadPoolExecutor(1) as server:
         listener.listen()
         accepted = server.submit(lambda: context.wrap_socket(listener.accept()[0], server_side=True))
-        place = read_url(f"rediss://localhost:{listener.getsockname()[1]}?ssl_ca_certs={authority.file}")
+        target = read_url(f"rediss://localhost:{listener.getsockname()[1]}?ssl_ca_certs={authority.file}")
 
         async def connect() -> set[str]:
-            before, connection = open_sockets(), open_async_connection(place, place.addresses[0])
+            before, connection = open_sockets(), open_async_connection(target, target.addresses[0])
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1):
                     await connection.connect()

@@ -8,21 +8,21 @@ import pytest
 from hiredis import Reader
 
 from headgate.errors import StoreTimeout
-from headgate.stores.redis.packed_calls import Packed, take_bytes_of
+from headgate.stores.redis.packed_calls import PackedCalls, intercept_replies
 from headgate.stores.redis.replies import AsyncReplyParser
 
 
-class Asker:
+class Receiver:
     """Takes as many bytes as it is said to; nothing that begins with a minus."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.taken: list[Any] = []
 
-    def take(self, replies: list[Any]) -> None:
+    def receive(self, replies: list[Any]) -> None:
         self.taken.append(replies)
 
-    def take_bytes(self, data: bytes) -> int:
+    def receive_bytes(self, data: bytes) -> int:
         if data.startswith(b"-"):
             return -1
         if len(data) < self.length:
@@ -30,7 +30,7 @@ class Asker:
         self.taken.append(data[: self.length])
         return self.length
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.taken.append("went on")
 
 
@@ -44,52 +44,52 @@ class Wire:
         self.stream = SimpleNamespace(_buffer=bytearray(), feed_data=self.passed.append)
         parser: Any = AsyncReplyParser(socket_read_size=1)
         parser._reader = self.reader = Reader()
-        take_bytes_of(SimpleNamespace(_parser=parser, _reader=self.stream), self.sent, lambda: self.in_use)
+        intercept_replies(SimpleNamespace(_parser=parser, _reader=self.stream), self.sent, lambda: self.in_use)
 
-    def comes(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         self.stream.feed_data(data)
 
 
-def packed(asker: Asker) -> Packed:
-    return Packed(b"", 2, asker, 1.0)
+def packed(receiver: Receiver) -> PackedCalls:
+    return PackedCalls(b"", 2, receiver, 1.0)
 
 
 def test_replies_are_taken_when_they_are_whole_each_by_its_call() -> None:
-    one, other = Asker(4), Asker(2)
+    one, other = Receiver(4), Receiver(2)
     wire = Wire(packed(one), packed(other))
-    wire.comes(b"ab")
+    wire.feed(b"ab")
     assert one.taken == []
-    wire.comes(b"cde")
+    wire.feed(b"cde")
     assert (one.taken, other.taken) == ([b"abcd", "went on"], [])
-    wire.comes(b"fgh")
+    wire.feed(b"fgh")
     assert (other.taken, wire.passed, list(wire.sent)) == ([b"ef", "went on"], [b"gh"], [])
 
 
 def test_replies_that_are_not_as_usual_are_passed_on_and_so_is_what_was_kept_of_them() -> None:
-    asker = Asker(4)
-    wire = Wire(call := packed(asker))
-    wire.comes(b"-x")
-    wire.comes(b"ab")
+    receiver = Receiver(4)
+    wire = Wire(call := packed(receiver))
+    wire.feed(b"-x")
+    wire.feed(b"ab")
     call.set_exception(StoreTimeout("late"))
-    wire.comes(b"cd")
+    wire.feed(b"cd")
     assert wire.passed == [b"-x", b"abcd"]
-    assert [len(taken) for taken in asker.taken] == [2]
+    assert [len(taken) for taken in receiver.taken] == [2]
     assert list(wire.sent) == [call]
 
 
 def test_once_a_reply_was_taken_the_usual_way_the_others_are_too() -> None:
-    asker = Asker(4)
-    wire = Wire(call := packed(asker))
+    receiver = Receiver(4)
+    wire = Wire(call := packed(receiver))
     call.add([b"a"])
-    wire.comes(b"abcd")
+    wire.feed(b"abcd")
     assert wire.passed == [b"abcd"]
     call.add([b"b"])
-    assert asker.taken == [[b"a", b"b"]]
+    assert receiver.taken == [[b"a", b"b"]]
 
 
 @pytest.mark.parametrize("where", ["stream", "parser", "another call", "another connection"])
 def test_what_comes_after_something_else_is_passed_on(where: str) -> None:
-    wire = Wire(packed(asker := Asker(4)))
+    wire = Wire(packed(receiver := Receiver(4)))
     if where == "stream":
         wire.stream._buffer += b"+"
     elif where == "parser":
@@ -98,5 +98,5 @@ def test_what_comes_after_something_else_is_passed_on(where: str) -> None:
         wire.sent.appendleft(None)
     else:
         wire.in_use = False
-    wire.comes(b"abcd")
-    assert (wire.passed, asker.taken) == ([b"abcd"], [])
+    wire.feed(b"abcd")
+    assert (wire.passed, receiver.taken) == ([b"abcd"], [])

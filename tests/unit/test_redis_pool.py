@@ -87,8 +87,8 @@ def burst(network: Network, clock: ManualClock) -> Any:
     with ThreadPoolExecutor(CALLS) as callers:
 
         def begin(url: str) -> list[Future[Any]]:
-            place = read_url(f"{url}?{PATIENCE}")
-            pool = ConnectionPool(lambda: Connection(network), place, lambda: place.timeout_s)
+            target = read_url(f"{url}?{PATIENCE}")
+            pool = ConnectionPool(lambda: Connection(network), target, lambda: target.timeout_s)
             calls = [callers.submit(pool.execute, None, ("PING",)) for _ in range(CALLS)]
             until(lambda: len(pool._waiting) == CALLS)
             return calls

@@ -36,19 +36,19 @@ from headgate.stores.url_parts import split_url
     ],
 )
 def test_every_kind_is_read(url: str, kind: str, addresses: tuple[Address, ...]) -> None:
-    place = read_url(url)
-    assert (place.kind, place.addresses) == (kind, addresses)
+    target = read_url(url)
+    assert (target.kind, target.addresses) == (kind, addresses)
     assert isinstance(open_store(url), GuardedStore)
 
 
 def test_options_are_headgates_or_redis_pys() -> None:
-    place = read_url(
+    target = read_url(
         "redis+sentinel://u%40x:p%2Fw@a/main/2?timeout=1.5s&prefix=shop:1&max_connections=9&socket_keepalive=1"
     )
-    assert (place.timeout_s, place.prefix, place.connections, place.service) == (1.5, "shop:1", 9, "main")
-    assert place.options == {"socket_keepalive": True, "username": "u@x", "password": "p/w", "db": 2}
-    place = read_url("redis+sentinel://u:pw@a/main?sentinel_username=eye&sentinel_password=o%2Fp+%26&password=")
-    assert place.sentinel == {"username": "eye", "password": "o/p &"}
+    assert (target.timeout_s, target.prefix, target.connections, target.service) == (1.5, "shop:1", 9, "main")
+    assert target.options == {"socket_keepalive": True, "username": "u@x", "password": "p/w", "db": 2}
+    target = read_url("redis+sentinel://u:pw@a/main?sentinel_username=eye&sentinel_password=o%2Fp+%26&password=")
+    assert target.sentinel == {"username": "eye", "password": "o/p &"}
     assert read_url("redis+sentinel://u:pw@a/main?sentinel_password=").sentinel == {}
     store = open_store("redis://h?on_error=closed&local_share=.25&remember=no&timeout=20ms")
     assert isinstance(store, GuardedStore) and isinstance(store.inner, RedisStore)

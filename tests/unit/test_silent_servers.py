@@ -20,7 +20,7 @@ LOST = exceptions.ConnectionError("Connection closed by server.")
 
 def blame(silent: SilentServers, error: Exception, address: Address = ONE) -> Exception:
     with pytest.raises(type(error) if isinstance(error, StoreError) else Exception) as raised:
-        silent.blame(error, address, "a Cluster")
+        silent.raise_for(error, address, "a Cluster")
     return raised.value
 
 
@@ -107,9 +107,9 @@ def test_a_server_that_sends_calls_elsewhere_answers_and_one_without_the_others_
     silent = SilentServers(ManualClock())
     for _ in range(FAILURES):
         blame(silent, LOST)
-    silent.directed(exceptions.ClusterDownError("CLUSTERDOWN The cluster is down"), ONE)
+    silent.redirected(exceptions.ClusterDownError("CLUSTERDOWN The cluster is down"), ONE)
     assert not is_sent(silent)
-    silent.directed(exceptions.TryAgainError("TRYAGAIN"), ONE)
+    silent.redirected(exceptions.TryAgainError("TRYAGAIN"), ONE)
     assert is_sent(silent)
 
 

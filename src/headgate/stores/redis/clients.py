@@ -21,17 +21,17 @@ from redis.sentinel import SentinelManagedConnection
 
 from headgate.stores.redis.replies import AsyncReplyParser, ReplyParser
 from headgate.stores.redis.tls_files import TlsContext
-from headgate.stores.redis.url import Address, Place
+from headgate.stores.redis.url import Address, RedisTarget
 
-_SENTINEL: Any = redis.Sentinel  # these have no types
-_ASYNC_SENTINEL: Any = redis.asyncio.Sentinel
-_NODE: Any = ClusterNode
-_POOL: Any = redis.BlockingConnectionPool
-_SSL: Any = redis.SSLConnection
-_ASYNC_SSL: Any = redis.asyncio.SSLConnection
+_Sentinel: Any = redis.Sentinel  # these have no types
+_AsyncSentinel: Any = redis.asyncio.Sentinel
+_ClusterNode: Any = ClusterNode
+_BlockingPool: Any = redis.BlockingConnectionPool
+_SslConnection: Any = redis.SSLConnection
+_AsyncSslConnection: Any = redis.asyncio.SSLConnection
 
 
-class _Tls(_SSL):  # type: ignore[misc]
+class _TlsConnection(_SslConnection):  # type: ignore[misc]
     """A connection over TLS for threads, with a context that others have, too."""
 
     def __init__(self, *, tls: TlsContext, **options: Any) -> None:
@@ -42,7 +42,7 @@ class _Tls(_SSL):  # type: ignore[misc]
         return self._tls.get().wrap_socket(sock, server_hostname=self.host)
 
 
-class _AsyncTls(_ASYNC_SSL):  # type: ignore[misc]
+class _AsyncTlsConnection(_AsyncSslConnection):  # type: ignore[misc]
     """The same for an event loop."""
 
     def __init__(self, *, tls: TlsContext, **options: Any) -> None:
@@ -53,76 +53,83 @@ class _AsyncTls(_ASYNC_SSL):  # type: ignore[misc]
         self.ssl_context.context = self._tls.get()
         return super()._connection_arguments()
 
-    async def disconnect(self, nowait: bool = False, **how: Any) -> None:
+    async def disconnect(self, nowait: bool = False, **options: Any) -> None:
         if nowait and self._writer is not None:
             self._writer.transport.abort()  # else it waits for the server to agree, unseen
-        await super().disconnect(nowait, **how)
+        await super().disconnect(nowait, **options)
 
 
-class _SentinelTls(SentinelManagedConnection, _Tls):
+class _SentinelTlsConnection(SentinelManagedConnection, _TlsConnection):
     """One to whichever server Sentinels name."""
 
 
-class _AsyncSentinelTls(AsyncSentinelManagedConnection, _AsyncTls):  # type: ignore[misc]
+class _AsyncSentinelTlsConnection(AsyncSentinelManagedConnection, _AsyncTlsConnection):  # type: ignore[misc]
     """The same for an event loop."""
 
 
-def open_client(place: Place) -> Any:
+def open_client(target: RedisTarget) -> Any:
     """The client of a place, for threads."""
-    never = _options(place)
-    if place.kind == "single":
-        kind, options = _kind(place, redis.Connection, _Tls)
-        where: dict[str, Any] = {"path": place.socket}
-        if place.socket:
-            kind = redis.UnixDomainSocketConnection
+    common_options = _connection_options(target)
+    if target.kind == "single":
+        connection_class, options = _connection_class(target, redis.Connection, _TlsConnection)
+        endpoint: dict[str, Any] = {"path": target.socket}
+        if target.socket:
+            connection_class = redis.UnixDomainSocketConnection
         else:
-            where = place.addresses[0]._asdict()
-        pool = _POOL(
-            connection_class=kind, max_connections=place.connections, timeout=place.timeout_s,
-            **where, **options, **never,
+            endpoint = target.addresses[0]._asdict()
+        pool = _BlockingPool(
+            connection_class=connection_class, max_connections=target.connections, timeout=target.timeout_s,
+            **endpoint, **options, **common_options,
         )  # fmt: skip
         return redis.Redis(connection_pool=pool)
-    if place.kind == "sentinel":
-        kind, options = _kind(place, SentinelManagedConnection, _SentinelTls)
-        sentinel = _SENTINEL(list(place.addresses), sentinel_kwargs=_asking(place, never), **never, **options)
+    if target.kind == "sentinel":
+        connection_class, options = _connection_class(target, SentinelManagedConnection, _SentinelTlsConnection)
+        sentinel = _Sentinel(
+            list(target.addresses),
+            sentinel_kwargs=_sentinel_options(target, common_options),
+            **common_options,
+            **options,
+        )
         for each in sentinel.sentinels:
-            _prepare(each.connection_pool, place, ReplyParser, _Tls)
-        return sentinel.master_for(place.service, connection_class=kind)
-    nodes = [_NODE(host, port) for host, port in place.addresses]
+            _configure_sentinel_pool(each.connection_pool, target, ReplyParser, _TlsConnection)
+        return sentinel.master_for(target.service, connection_class=connection_class)
+    nodes = [_ClusterNode(host, port) for host, port in target.addresses]
     return redis.RedisCluster(
-        startup_nodes=nodes, max_connections=place.connections,
-        **never, **place.options,
+        startup_nodes=nodes, max_connections=target.connections,
+        **common_options, **target.options,
     )  # fmt: skip
 
 
-def open_connection(place: Place, address: Address) -> Any:
+def open_connection(target: RedisTarget, address: Address) -> Any:
     """A connection to one server, for threads; it is not connected yet."""
-    kind, options = _kind(place, redis.Connection, _Tls)
-    return kind(host=address.host, port=address.port, **_options(place), **options)
+    connection_class, options = _connection_class(target, redis.Connection, _TlsConnection)
+    return connection_class(host=address.host, port=address.port, **_connection_options(target), **options)
 
 
-def open_async_pool(place: Place) -> Any:
+def open_async_pool(target: RedisTarget) -> Any:
     """What makes connections to a place, for an event loop."""
-    never = _async_options(place)
-    if place.kind == "single":
-        kind, options = _kind(place, redis.asyncio.Connection, _AsyncTls)
-        where: dict[str, Any] = {"path": place.socket}
-        if place.socket:
-            kind = redis.asyncio.UnixDomainSocketConnection
+    common_options = _async_connection_options(target)
+    if target.kind == "single":
+        connection_class, options = _connection_class(target, redis.asyncio.Connection, _AsyncTlsConnection)
+        endpoint: dict[str, Any] = {"path": target.socket}
+        if target.socket:
+            connection_class = redis.asyncio.UnixDomainSocketConnection
         else:
-            where = place.addresses[0]._asdict()
-        return redis.asyncio.ConnectionPool(connection_class=kind, **where, **options, **never)
-    kind, options = _kind(place, AsyncSentinelManagedConnection, _AsyncSentinelTls)
-    sentinel = _ASYNC_SENTINEL(list(place.addresses), sentinel_kwargs=_asking(place, never), **never, **options)
+            endpoint = target.addresses[0]._asdict()
+        return redis.asyncio.ConnectionPool(connection_class=connection_class, **endpoint, **options, **common_options)
+    connection_class, options = _connection_class(target, AsyncSentinelManagedConnection, _AsyncSentinelTlsConnection)
+    sentinel = _AsyncSentinel(
+        list(target.addresses), sentinel_kwargs=_sentinel_options(target, common_options), **common_options, **options
+    )
     for each in sentinel.sentinels:
-        _prepare(each.connection_pool, place, AsyncReplyParser, _AsyncTls)
-    return sentinel.master_for(place.service, connection_class=kind).connection_pool
+        _configure_sentinel_pool(each.connection_pool, target, AsyncReplyParser, _AsyncTlsConnection)
+    return sentinel.master_for(target.service, connection_class=connection_class).connection_pool
 
 
-def open_async_connection(place: Place, address: Address) -> Any:
+def open_async_connection(target: RedisTarget, address: Address) -> Any:
     """A connection to one server, for an event loop; it is not connected yet."""
-    kind, options = _kind(place, redis.asyncio.Connection, _AsyncTls)
-    return kind(host=address.host, port=address.port, **_async_options(place), **options)
+    connection_class, options = _connection_class(target, redis.asyncio.Connection, _AsyncTlsConnection)
+    return connection_class(host=address.host, port=address.port, **_async_connection_options(target), **options)
 
 
 def can_listen(client: Any) -> bool:
@@ -133,7 +140,7 @@ def can_listen(client: Any) -> bool:
     return pool is None or pool.max_connections > 1
 
 
-def sends_again(client: Any) -> bool:
+def repeats_calls(client: Any) -> bool:
     """Whether a client of the caller's own sends a call again whose reply was lost, as redis-py's do by default.
 
     One of asyncio for a single server does not: its calls go over a multiplexer.
@@ -158,7 +165,7 @@ async def disconnect(connection: Any, *, at_once: bool) -> None:
     await connection.disconnect(nowait=True)
 
 
-async def closed(writer: asyncio.StreamWriter, within_s: float) -> None:
+async def wait_closed(writer: asyncio.StreamWriter, within_s: float) -> None:
     """Wait until a connection is closed: over TLS the server has to agree, and the event loop may end then."""
     try:
         async with asyncio.timeout(within_s):
@@ -181,49 +188,49 @@ def close_socket(connection: Any) -> None:
         sock.close()
 
 
-def _kind(place: Place, bare: Any, over_tls: Any) -> tuple[Any, dict[str, Any]]:
+def _connection_class(target: RedisTarget, plain: Any, over_tls: Any) -> tuple[Any, dict[str, Any]]:
     """The class of connections to a place, and the options of each but for deadlines."""
-    if place.tls is None:
-        return bare, dict(place.options)
-    options = {name: value for name, value in place.options.items() if not name.startswith("ssl")}
-    return over_tls, options | {"tls": place.tls}
+    if target.tls is None:
+        return plain, dict(target.options)
+    options = {name: value for name, value in target.options.items() if not name.startswith("ssl")}
+    return over_tls, options | {"tls": target.tls}
 
 
-def _asking(place: Place, never: Mapping[str, Any]) -> dict[str, Any]:
+def _sentinel_options(target: RedisTarget, common_options: Mapping[str, Any]) -> dict[str, Any]:
     """What the client of a Sentinel takes: by whom it is asked, and how long it is waited for.
 
     Errors of redis-py before 8.1 have all options of that client in their text, but for what a provider keeps.
     """
-    asking = {name: value for name, value in never.items() if name != "parser_class"}
-    asking |= {"socket_timeout": place.each_s, "socket_connect_timeout": place.each_s}
-    if place.sentinel:
-        asking["credential_provider"] = UsernamePasswordCredentialProvider(**place.sentinel)
-    return asking
+    options = {name: value for name, value in common_options.items() if name != "parser_class"}
+    options |= {"socket_timeout": target.per_server_timeout_s, "socket_connect_timeout": target.per_server_timeout_s}
+    if target.sentinel:
+        options["credential_provider"] = UsernamePasswordCredentialProvider(**target.sentinel)
+    return options
 
 
-def _prepare(pool: Any, place: Place, parser: Any, over_tls: Any) -> None:
+def _configure_sentinel_pool(pool: Any, target: RedisTarget, parser: Any, over_tls: Any) -> None:
     """Give connections to a Sentinel what its client does not take."""
     pool.connection_kwargs["parser_class"] = parser
-    if place.tls is not None:
-        pool.connection_kwargs["tls"] = place.tls
+    if target.tls is not None:
+        pool.connection_kwargs["tls"] = target.tls
         pool.connection_class = over_tls
 
 
-def _options(place: Place) -> dict[str, Any]:
+def _connection_options(target: RedisTarget) -> dict[str, Any]:
     return {
-        "socket_timeout": place.timeout_s,
-        "socket_connect_timeout": place.first_s,
+        "socket_timeout": target.timeout_s,
+        "socket_connect_timeout": target.first_timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
         "parser_class": ReplyParser,
     }
 
 
-def _async_options(place: Place) -> dict[str, Any]:
+def _async_connection_options(target: RedisTarget) -> dict[str, Any]:
     """A multiplexer keeps its own deadlines, so its connections have none."""
     return {
         "socket_timeout": None,
-        "socket_connect_timeout": place.first_s,
+        "socket_connect_timeout": target.first_timeout_s,
         "retry": AsyncRetry(NoBackoff(), 0),
         "protocol": 2,
         "parser_class": AsyncReplyParser,

@@ -51,7 +51,7 @@ class KeyName:
     def of(self, text: str) -> bytes:
         """The Redis key of a text that comes from `encode_key`: it has no brace, so it cannot choose its slot."""
         name = text.encode()
-        return self._head + (name if len(name) <= LONGEST_NAME else _shortened(name)) + self.tail
+        return self._head + (name if len(name) <= LONGEST_NAME else _digest_name(name)) + self.tail
 
     def with_tag(self, tag: bytes) -> bytes:
         """The Redis key of a text with this `tag_of`."""
@@ -61,10 +61,10 @@ class KeyName:
 def tag_of(text: str) -> bytes:
     """The hash tag of a key, whose text comes from `encode_key`."""
     name = text.encode()
-    return name if len(name) <= LONGEST_NAME else _shortened(name)
+    return name if len(name) <= LONGEST_NAME else _digest_name(name)
 
 
-def _shortened(name: bytes) -> bytes:
+def _digest_name(name: bytes) -> bytes:
     """A long name by its digest."""
     return b"#" + blake2b(name, digest_size=20).hexdigest().encode()
 
@@ -85,28 +85,28 @@ def read_state(algorithm: str, value: object, others: Mapping[int, bytes] = _NO_
     Of the two sliding windows it may be either. Raises StoreKeyError for what is none.
     """
     if not isinstance(value, bytes):
-        raise no_state(algorithm)
+        raise invalid_state(algorithm)
     if algorithm in _SLIDING:
         algorithm = "sliding_log" if len(value) % 2 == 0 else "sliding_window"
     try:
         former, state = _read_log(value, others) if algorithm == "sliding_log" else _read(algorithm, value)
-    except (error, IndexError, KeyError, ValueError, OverflowError) as wrong:
-        raise no_state(algorithm) from wrong
+    except (error, IndexError, KeyError, ValueError, OverflowError) as cause:
+        raise invalid_state(algorithm) from cause
     if former.period == 0 or (former.refill != 0) != REDIS_FORMS[algorithm].refills:
-        raise no_state(algorithm)
+        raise invalid_state(algorithm)
     return former, state
 
 
 def _read(algorithm: str, value: bytes) -> tuple[CompiledLimit, State]:
     form = REDIS_FORMS[algorithm].pack
-    *words, _ = unpack_from(form, value)
-    return _former(algorithm, value[calcsize(form) :]), tuple(map(_whole, words))
+    *numbers, _ = unpack_from(form, value)
+    return _former_limit(algorithm, value[calcsize(form) :]), tuple(map(_integer, numbers))
 
 
 def _read_log(value: bytes, others: Mapping[int, bytes]) -> tuple[CompiledLimit, State]:
     end_at = len(value) - min(MARKS) - _LOG.size
     offset, _, form = _LOG.unpack_from(value, end_at)
-    former = _former("sliding_log", value[-min(MARKS) :])
+    former = _former_limit("sliding_log", value[-min(MARKS) :])
     start, end, skip, copied, moved = 0, 0, 0, 0, 0.0
     if form >= _IN_SEVERAL:
         end_at -= _MOVED.size
@@ -114,40 +114,40 @@ def _read_log(value: bytes, others: Mapping[int, bytes]) -> tuple[CompiledLimit,
     length = end_at - _BEFORE.size
     (base,) = _BEFORE.unpack_from(value, length)
     width, parts, modulus = _WIDE if form % _IN_SEVERAL else _NARROW
-    texts = [(value[copied:length], base)]
+    chunks = [(value[copied:length], base)]
     if start < end <= start + len(others):
         fields = [others[number] for number in range(start, end)]
-        texts = [(field[: -_BEFORE.size], *_BEFORE.unpack(field[-_BEFORE.size :])) for field in fields]
-        texts.append((value[copied:length], moved))
+        chunks = [(field[: -_BEFORE.size], *_BEFORE.unpack(field[-_BEFORE.size :])) for field in fields]
+        chunks.append((value[copied:length], moved))
         if skip:
-            first = texts[0][0]
-            gone, left = first[: skip * width], first[skip * width :]
-            texts[0] = (left, int.from_bytes(gone[parts - width :], "little"))
+            first = chunks[0][0]
+            dropped, remaining = first[: skip * width], first[skip * width :]
+            chunks[0] = (remaining, int.from_bytes(dropped[parts - width :], "little"))
     entries = []
-    for text, sum_before in texts:  # sums of one field go on from its own, since entries of later ones may be amended
-        before = _whole(sum_before)
-        for at in range(0, len(text), width):
-            total = int.from_bytes(text[at + parts : at + width], "little")
-            time = int.from_bytes(text[at : at + parts], "little") + _whole(offset)
+    for chunk, sum_before in chunks:  # sums of one field go on from its own, since entries of later ones may be amended
+        before = _integer(sum_before)
+        for position in range(0, len(chunk), width):
+            total = int.from_bytes(chunk[position + parts : position + width], "little")
+            time = int.from_bytes(chunk[position : position + parts], "little") + _integer(offset)
             if total != before:  # else all its units were given back
                 entries.append((time, (total - before) % modulus))
             before = total
     return former, tuple(entries)
 
 
-def _former(algorithm: str, mark: bytes) -> CompiledLimit:
+def _former_limit(algorithm: str, mark: bytes) -> CompiledLimit:
     if len(mark) not in MARKS or mark[0] not in POWERS:
         raise ValueError("no numbers of a limit")
     return limit_of(algorithm, mark)
 
 
-def _whole(word: float) -> int:
+def _integer(word: float) -> int:
     if not abs(word) < _SUMS:
         raise ValueError("no whole number")
     return int(word)
 
 
-def no_state(algorithm: str) -> StoreKeyError:
+def invalid_state(algorithm: str) -> StoreKeyError:
     """The error of what stands where a state does."""
     return StoreKeyError(f"a value is no state of a {algorithm}: another program wrote it, or it was damaged")
 
@@ -156,7 +156,7 @@ def read_charged(limit: CompiledLimit, reply: bytes, at: int) -> Reading:
     """What the state of a bucket that was charged at this very moment, in microseconds, tells of it."""
     (units,) = _UNITS(reply, at)
     if not -LARGEST <= units <= LARGEST:
-        raise no_state(limit.algorithm)
+        raise invalid_state(limit.algorithm)
     remaining, reset_after, next_after = token_bucket.measure(limit, (int(units), 0), 0)
     return Reading(True, remaining, reset_after, 0, next_after, 0)
 
@@ -165,7 +165,7 @@ def read_refused(limit: CompiledLimit, reply: bytes, cost: int) -> Reading:
     """What the units that a bucket has at this very moment tell, where they are too few for a cost."""
     (units,) = _UNITS(reply, 0)
     if not -LARGEST <= units <= LARGEST:
-        raise no_state(limit.algorithm)
+        raise invalid_state(limit.algorithm)
     state = (int(units), 0)
     remaining, reset_after, next_after = token_bucket.measure(limit, state, 0)
     return Reading(False, remaining, reset_after, token_bucket.admit(limit, state, 0, cost), next_after, 0)

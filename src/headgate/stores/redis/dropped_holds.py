@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.holding import ID_PREFIX, read_id
-from headgate.stores.redis.commands import SERVERS_TIME, ScriptSteps
+from headgate.stores.redis.commands import SERVER_TIME, ScriptSteps
 from headgate.stores.redis.hold_calls import HoldCalls
 from headgate.stores.redis.hold_replies import read_settled
 
@@ -14,8 +14,8 @@ def drop_hold(calls: HoldCalls, letters: bytes, now_us: int | None) -> ScriptSte
     The slot of the id is asked first: its record alone names the others.
     """
     text = ID_PREFIX + letters.decode("ascii", "replace")
-    moment_us = SERVERS_TIME if now_us is None else now_us
+    moment_us = SERVER_TIME if now_us is None else now_us
     _, home = read_id(text)
     reply = yield calls.drop(calls.record(text, home), moment_us)
-    for other in read_settled(reply).others:
+    for other in read_settled(reply).other_slots:
         yield calls.drop(calls.record(text, other), moment_us)

@@ -16,7 +16,7 @@ from headgate.stores.redis.tls_files import TlsFileError
 
 E = TypeVar("E", bound=BaseException)
 
-_WAYS_OUT = {
+_TEMPORARY = {
     "OOM": "its memory is full: raise maxmemory, or give the limiter a server of its own",
     "READONLY": "this server is a replica: name the primary, or use redis+sentinel:// or redis+cluster://",
     "LOADING": "it is loading its data",
@@ -30,7 +30,7 @@ _WAYS_OUT = {
 }
 """Refusals that pass by themselves, or once an operator has acted. None of them has charged anything."""
 
-_LASTING = {
+_PERMANENT = {
     "WRONGTYPE": "a key of this name holds a value of another program: choose another prefix, or delete the key",
     "NOSTATE": "a key of this name holds what is no state of a limit, since another program wrote it or it was damaged:"
     " reset the key, or choose another prefix",
@@ -46,53 +46,57 @@ _LASTING = {
 }
 
 
-_AT_SENTINELS = "the user at the Sentinels may not ask for the primary: it needs +sentinel|masters"
+_SENTINEL_RIGHTS = "the user at the Sentinels may not ask for the primary: it needs +sentinel|masters"
 
 
 def store_error(error: Exception, shown: str) -> StoreError:
     """The error of a call; `shown` names the server."""
     if isinstance(error, StoreError):
         return error
-    told = _told(error, shown)
-    told.was_sent = told.was_sent and getattr(error, "was_sent", True)
-    return told
+    converted = _converted(error, shown)
+    converted.was_sent = converted.was_sent and getattr(error, "was_sent", True)
+    return converted
 
 
-def never_sent(error: E) -> E:
+def mark_unsent(error: E) -> E:
     """An error that kept a call from being sent, for `store_error` to tell."""
     error.was_sent = False  # type: ignore[attr-defined]
     return error
 
 
-def _told(error: Exception, shown: str) -> StoreError:
+def _converted(error: Exception, shown: str) -> StoreError:
     if isinstance(error, exceptions.TimeoutError | TimeoutError):
         if str(error) == NO_CONNECTION:
-            return unconnected(shown)
+            return no_connection_error(shown)
         return StoreTimeout(f"{shown}: no answer in time; what was asked may have been charged")
-    if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, _FOREIGN):
+    if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, _EXPECTED_ERRORS):
         return StoreUnavailable(f"{shown}: what it sends is no reply of a Redis ({type(error).__name__})")
     text = str(error)
     if type(error).__name__ == "MasterNotFoundError" and _ASKS_FOR_PASSWORD.search(text):
-        return StoreUnavailable(f"{shown}: cannot be reached: {_of_sentinels(text)}")
-    code = next((known for phrase, known in _PHRASES.items() if phrase in text), text.partition(" ")[0].rstrip(":"))
+        return StoreUnavailable(f"{shown}: cannot be reached: {_sentinel_reason(text)}")
+    code = next(
+        (found for phrase, found in _CODES_BY_PHRASE.items() if phrase in text), text.partition(" ")[0].rstrip(":")
+    )
     if isinstance(error, exceptions.AuthenticationError):
-        code = code if code in _LASTING else "WRONGPASS"
-    if code not in _WAYS_OUT and code not in _LASTING:
-        code = next((known for known in (*_LASTING, *_WAYS_OUT) if f"{known} " in text), code)
-    kind = _CLASSES.get(type(error).__name__, "")
-    code = code if code in _WAYS_OUT or code in _LASTING else kind
-    if code in _WAYS_OUT:
-        return never_sent(StoreUnavailable(f"{shown}: {_WAYS_OUT[code]} ({code})"))  # as good as: it was not executed
+        code = code if code in _PERMANENT else "WRONGPASS"
+    if code not in _TEMPORARY and code not in _PERMANENT:
+        code = next((found for found in (*_PERMANENT, *_TEMPORARY) if f"{found} " in text), code)
+    code_of_class = _CODES_BY_CLASS.get(type(error).__name__, "")
+    code = code if code in _TEMPORARY or code in _PERMANENT else code_of_class
+    if code in _TEMPORARY:
+        return mark_unsent(StoreUnavailable(f"{shown}: {_TEMPORARY[code]} ({code})"))  # as good as: it was not executed
     if code in ("WRONGTYPE", "NOSTATE"):
-        return StoreKeyError(f"{shown}: {_LASTING[code]} ({code})")
-    if code in _LASTING:
-        may_not = _MAY_NOT.search(text) if code == "NOPERM" else None
-        if may_not is not None and may_not[1].startswith("sentinel"):
-            return StoreError(f"{shown}: {_AT_SENTINELS} (NOPERM)")
-        what = "" if may_not is None else f"; what it may not run is {may_not[1]}"
-        return StoreError(f"{shown}: {_LASTING[code]} ({code}{what})")
-    if (unknown := _UNKNOWN.search(text)) is not None:  # what follows tells the key
-        return StoreError(f"{shown}: it has no command {unknown[1] or 'that a script calls'}: {_NO_COMMAND}")
+        return StoreKeyError(f"{shown}: {_PERMANENT[code]} ({code})")
+    if code in _PERMANENT:
+        denied = _DENIED_COMMAND.search(text) if code == "NOPERM" else None
+        if denied is not None and denied[1].startswith("sentinel"):
+            return StoreError(f"{shown}: {_SENTINEL_RIGHTS} (NOPERM)")
+        detail = "" if denied is None else f"; what it may not run is {denied[1]}"
+        return StoreError(f"{shown}: {_PERMANENT[code]} ({code}{detail})")
+    if (unknown := _UNKNOWN_COMMAND.search(text)) is not None:  # what follows tells the key
+        return StoreError(
+            f"{shown}: it has no command {unknown[1] or 'that a script calls'}: {_UNKNOWN_COMMAND_REASONS}"
+        )
     if isinstance(error, exceptions.ResponseError):
         return StoreError(f"{shown}: refused: {text[:200]}")
     return StoreUnavailable(f"{shown}: cannot be reached: {_reason(error)}")
@@ -104,15 +108,15 @@ def without_frames(error: BaseException) -> BaseException:
     The frames that it and its causes came through refer to what keeps the error: with them, it would keep a store that
     is no longer used, and its connections, until garbage is collected.
     """
-    link: BaseException | None = error
+    current: BaseException | None = error
     for _ in range(_MOST_CAUSES):
-        if link is not None:
-            link.__traceback__ = None
-            link = link.__cause__ or link.__context__
+        if current is not None:
+            current.__traceback__ = None
+            current = current.__cause__ or current.__context__
     return error
 
 
-def sound(reply: Any) -> Any:
+def reply_or_raise(reply: Any) -> Any:
     """A reply of several; raises it where it is an error."""
     if isinstance(reply, Exception):
         try:
@@ -122,19 +126,19 @@ def sound(reply: Any) -> Any:
     return reply
 
 
-def unconnected(shown: str) -> StoreTimeout:
+def no_connection_error(shown: str) -> StoreTimeout:
     """The error of a call that was never sent, for want of a connection."""
     over = " over TLS" if shown.startswith("rediss") else ""
-    return never_sent(StoreTimeout(f"{shown}: no answer in time to a connection{over}; nothing was charged"))
+    return mark_unsent(StoreTimeout(f"{shown}: no answer in time to a connection{over}; nothing was charged"))
 
 
 NO_CONNECTION = "Timeout connecting to server"
 """What redis-py says of a connection that is not there in time, over TLS with its handshake."""
 
-_FOREIGN = (exceptions.RedisError, exceptions.RedisClusterException, OSError, EOFError)
+_EXPECTED_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError, EOFError)
 """What redis-py raises on purpose, and the network."""
 
-_CLASSES = {
+_CODES_BY_CLASS = {
     "OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING",
     "MasterDownError": "MASTERDOWN", "ClusterDownError": "CLUSTERDOWN", "TryAgainError": "TRYAGAIN",
     "NoPermissionError": "NOPERM", "AuthenticationError": "WRONGPASS", "MaxClientsError": "MAXCLIENTS",
@@ -142,15 +146,17 @@ _CLASSES = {
 }  # fmt: skip
 """redis-py takes the code off some texts."""
 
-_MAY_NOT = re.compile(r"permissions to run the '([A-Za-z|-]{1,40})' command", re.IGNORECASE)
-_UNKNOWN = re.compile(r"unknown (?:redis )?command(?:,? [`'\"]([A-Za-z|]{1,30})[`'\"])?", re.IGNORECASE)
-_NO_COMMAND = "it was renamed or disabled there, or this is a Sentinel (redis+sentinel://) or no Redis at all"
+_DENIED_COMMAND = re.compile(r"permissions to run the '([A-Za-z|-]{1,40})' command", re.IGNORECASE)
+_UNKNOWN_COMMAND = re.compile(r"unknown (?:redis )?command(?:,? [`'\"]([A-Za-z|]{1,30})[`'\"])?", re.IGNORECASE)
+_UNKNOWN_COMMAND_REASONS = (
+    "it was renamed or disabled there, or this is a Sentinel (redis+sentinel://) or no Redis at all"
+)
 
 _MOST_CAUSES = 8
 
 _ASKS_FOR_PASSWORD = re.compile("NOAUTH|AuthenticationError|Authentication required")
 
-_PHRASES = {
+_CODES_BY_PHRASE = {
     "Authentication required": "NOAUTH",
     "max number of clients": "MAXCLIENTS",
     "cluster support disabled": "NOCLUSTER",
@@ -189,15 +195,15 @@ def _reason(error: Exception) -> str:
                 return cause.strerror
             if cause.errno is not None:
                 return os.strerror(cause.errno)
-            if (told := re.search(r"\[Errno ([0-9]{1,3})\]", str(cause))) is not None:
-                return os.strerror(int(told[1]))
+            if (errno_text := re.search(r"\[Errno ([0-9]{1,3})\]", str(cause))) is not None:
+                return os.strerror(int(errno_text[1]))
         cause = None if cause is None else cause.__cause__ or cause.__context__
     if str(error).startswith(SERVER_CLOSED_CONNECTION_ERROR):
         return "it closes the connection"
-    return _of_sentinels(str(error)) if type(error).__name__ == "MasterNotFoundError" else type(error).__name__
+    return _sentinel_reason(str(error)) if type(error).__name__ == "MasterNotFoundError" else type(error).__name__
 
 
-def _of_sentinels(text: str) -> str:
+def _sentinel_reason(text: str) -> str:
     """The same of Sentinels: redis-py puts the kinds of what they said into one text."""
     if _ASKS_FOR_PASSWORD.search(text):
         return (

@@ -9,7 +9,7 @@ from typing import Any
 
 log = logging.getLogger("headgate")
 
-ASKED = ("INFO", "memory")
+EVICTION_QUERY = ("INFO", "memory")
 """What a server is asked over a first connection. It may refuse: then nothing is known."""
 
 _HARMLESS = ("noeviction", "volatile-ttl")
@@ -23,18 +23,18 @@ class EvictionNotice:
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
-        self._is_told = False
+        self._was_logged = False
 
-    def see(self, replies: Sequence[Any]) -> None:
+    def check(self, replies: Sequence[Any]) -> None:
         """Look at what a server replied to the commands of a first connection, of which ASKED is the last."""
         reply = replies[-1] if replies else None
-        if self._is_told or not isinstance(reply, bytes):
+        if self._was_logged or not isinstance(reply, bytes):
             return
-        told = {name.decode(): value.decode() for name, value in _FIELD.findall(reply)}
-        policy = told.get("maxmemory_policy", "noeviction")
-        if policy in _HARMLESS or told.get("maxmemory", "0") == "0":
+        fields = {name.decode(): value.decode() for name, value in _FIELD.findall(reply)}
+        policy = fields.get("maxmemory_policy", "noeviction")
+        if policy in _HARMLESS or fields.get("maxmemory", "0") == "0":
             return
-        self._is_told = True
+        self._was_logged = True
         log.warning(
             "%s evicts keys when its memory is full (maxmemory-policy %s): what is kept there is forgotten then; "
             "use noeviction, and a server of its own",

@@ -29,7 +29,7 @@ _OTHER_CLOCK_S = 86_400
 """How much longer a record is kept where another clock than the server's says when it is over."""
 
 
-class HoldHead(NamedTuple):
+class HoldTerms(NamedTuple):
     """What a hold is asked for with, besides its limits: times in microseconds, -1 for none or for the server's.
 
     `identity` tells which caller made it, where its id was given (`is_named`); `token` is random.
@@ -45,16 +45,16 @@ class HoldHead(NamedTuple):
     token: bytes
 
 
-class HoldPlace(NamedTuple):
+class HoldShard(NamedTuple):
     """A slot, the record that a hold has in it, and the limits whose states are there, by their numbers.
 
-    `listed` is whether the hold has places in flight and several names: each of these then has a list of such holds.
+    `is_listed` is whether the hold has places in flight and several names: each of these then has a list of such holds.
     """
 
     slot: int
     record: bytes
     numbers: list[int]
-    listed: bool
+    is_listed: bool
 
 
 class FewLimits(NamedTuple):
@@ -62,7 +62,7 @@ class FewLimits(NamedTuple):
 
     reserve: Script
     settle: Script
-    held: bytes
+    packed_limits: bytes
 
 
 class HoldCalls:
@@ -72,11 +72,11 @@ class HoldCalls:
         self._commands = commands
         members = [commands.members[number] for number in order]
         names = [commands.key_names[number][0] for number in order]
-        self._asked = [bytes(member.kind for member in members)]
+        self._limit_arguments = [bytes(member.kind for member in members)]
         for member, name in zip(members, names, strict=True):
-            self._asked += [member.numbers, member.field.encode(), name.tail]
+            self._limit_arguments += [member.numbers, member.field.encode(), name.tail]
         self._borders = [member.borders for member in members]
-        self.few = self._scripts_of_few(members, len({name.tail for name in names}))
+        self.few = self._few_limits(members, len({name.tail for name in names}))
         self.are_few = self.few is not None
         """Whether they have scripts of their own: a few limits of one key, none of them a shadow."""
 
@@ -85,39 +85,44 @@ class HoldCalls:
         return record_name(self._commands.prefix, whole_id, slot)
 
     def reserve(
-        self, head: HoldHead, place: HoldPlace, names: list[bytes], costs: Sequence[int], others: Sequence[int]
+        self, terms: HoldTerms, shard: HoldShard, names: list[bytes], costs: Sequence[int], others: Sequence[int]
     ) -> ScriptCall:
         """Hold what the limits of a place charge; `others` are the other slots that its record is to name."""
         commands = self._commands
-        keys = list(dict.fromkeys(names[number] for number in place.numbers))
-        what = _HOLD(*head) + pack("<HHHB", commands.groups, len(keys), len(place.numbers), place.listed)
-        what += pack(f"<{len(costs)}d", *costs)
-        for number in place.numbers:
+        keys = list(dict.fromkeys(names[number] for number in shard.numbers))
+        header = _HOLD(*terms) + pack("<HHHB", commands.groups, len(keys), len(shard.numbers), shard.is_listed)
+        header += pack(f"<{len(costs)}d", *costs)
+        for number in shard.numbers:
             group = commands.definitions[number].group
-            what += _as_held(commands.members[number], group + 1, keys.index(names[number]) + 1)
-        what += pack(f"<H{len(others)}H", len(others), *others)
-        borders = [commands.members[number].borders for number in place.numbers]
-        return ScriptCall(reserve(), [place.record, *keys], [what, *self._around(borders, head.now_us)])
+            header += _packed_limit(commands.members[number], group + 1, keys.index(names[number]) + 1)
+        header += pack(f"<H{len(others)}H", len(others), *others)
+        borders = [commands.members[number].borders for number in shard.numbers]
+        return ScriptCall(reserve(), [shard.record, *keys], [header, *self._packed_borders(borders, terms.now_us)])
 
-    def reserve_few(self, head: HoldHead, record: bytes, name: bytes, cost: int) -> ScriptCall:
+    def reserve_few(self, terms: HoldTerms, record: bytes, name: bytes, cost: int) -> ScriptCall:
         """The same for a few limits of one key."""
         assert self.few is not None
-        script, _, held = self.few
-        seconds = (head.lease_us + head.remember_us) // US_PER_SECOND + _SLACK_S
-        if head.now_us >= 0:
+        script, _, packed_limits = self.few
+        seconds = (terms.lease_us + terms.remember_us) // US_PER_SECOND + _SLACK_S
+        if terms.now_us >= 0:
             seconds += _OTHER_CLOCK_S
-        arguments = [_HOLD(*head) + _DOUBLE(cost), held, b"%d" % seconds, *self._around(self._borders, head.now_us)]
+        arguments = [
+            _HOLD(*terms) + _DOUBLE(cost),
+            packed_limits,
+            b"%d" % seconds,
+            *self._packed_borders(self._borders, terms.now_us),
+        ]
         return ScriptCall(script, [record, name], arguments)
 
-    def settle(self, record: bytes, actuals: Sequence[float], now_us: float, *, further: bool = False) -> ScriptCall:
-        """Settle a hold of any limits with an amount for each group, or one for all; `further`: in a slot that is not
+    def settle(self, record: bytes, actuals: Sequence[float], now_us: float, *, other_slot: bool = False) -> ScriptCall:
+        """Settle a hold of any limits with an amount for each group, or one for all; `other_slot`: in a slot that is not
         that of its id."""
-        return self._settle(record, actuals, now_us, SETTLE, 0.0, further=further)
+        return self._settle(record, actuals, now_us, SETTLE, 0.0, other_slot=other_slot)
 
     def settle_few(self, record: bytes, actual: float, now_us: float) -> ScriptCall:
         """Settle a hold that is one of these few limits, as they are now."""
         assert self.few is not None
-        return ScriptCall(self.few.settle, [record], [_AMOUNT(now_us, actual), self.few.held])
+        return ScriptCall(self.few.settle, [record], [_AMOUNT(now_us, actual), self.few.packed_limits])
 
     def check_debt(self, record: bytes, actuals: Sequence[float], now_us: float) -> ScriptCall:
         """See whether a hold of any limits could be settled with these amounts; nothing changes."""
@@ -127,77 +132,79 @@ class HoldCalls:
         """`settle`, where the debts were seen to fit in the other slots of the hold."""
         return self._settle(record, actuals, now_us, CHECKED, 0.0)
 
-    def forget(self, record: bytes, now_us: float, *, listed: bool) -> ScriptCall:
+    def forget(self, record: bytes, now_us: float, *, is_listed: bool) -> ScriptCall:
         """Take back all that a hold charged, and forget it."""
-        return self._settle(record, [0.0], now_us, FORGET, 0.0, further=listed)
+        return self._settle(record, [0.0], now_us, FORGET, 0.0, other_slot=is_listed)
 
     def drop(self, record: bytes, now_us: float) -> ScriptCall:
         """Free the places of a hold of which something was reset, and forget it; what else it charged stays."""
-        return ScriptCall(settle(), [record], [_settling(now_us, DROP, 0.0, [AS_HELD], further=True), b""])
+        return ScriptCall(settle(), [record], [_settle_argument(now_us, DROP, 0.0, [AS_HELD], other_slot=True), b""])
 
-    def shorten(self, record: bytes, former_end_us: float, now_us: float, *, added: bool) -> ScriptCall:
-        """Let a lease end when it did before, and take back what the hold charged last, if that was `added`."""
-        return self._settle(record, [AS_HELD], now_us, SHORTEN if added else TURN_BACK, former_end_us)
+    def shorten(self, record: bytes, former_end_us: float, now_us: float, *, added_part: bool) -> ScriptCall:
+        """Let a lease end when it did before, and take back what the hold charged last, if it `added_part`."""
+        return self._settle(record, [AS_HELD], now_us, SHORTEN if added_part else TURN_BACK, former_end_us)
 
     def extend(
-        self, record: bytes, lease_us: int, more: Sequence[int], now_us: float, *, further: bool = False
+        self, record: bytes, lease_us: int, more: Sequence[int], now_us: float, *, other_slot: bool = False
     ) -> ScriptCall:
-        """Let a lease end later, and hold more: an amount for each group, or one for all; `further` as in `settle`."""
-        return self._extend(record, lease_us, more, now_us, int(further))
+        """Let a lease end later, and hold more: an amount for each group, or one for all; `other_slot` as in `settle`."""
+        return self._extend(record, lease_us, more, now_us, int(other_slot))
 
     def refuse(self, record: bytes, lease_us: int, more: Sequence[int], now_us: float) -> ScriptCall:
         """`extend`, which is refused whatever the limits of this slot say, as another slot has refused."""
         return self._extend(record, lease_us, more, now_us, _REFUSED)
 
-    def _extend(self, record: bytes, lease_us: int, more: Sequence[int], now_us: float, where: int) -> ScriptCall:
-        what = pack(f"<ddBH{len(more)}d", now_us, lease_us, where, len(more), *more)
-        return ScriptCall(extend(), [record], [what, *self._told(now_us)])
+    def _extend(self, record: bytes, lease_us: int, more: Sequence[int], now_us: float, slot_role: int) -> ScriptCall:
+        header = pack(f"<ddBH{len(more)}d", now_us, lease_us, slot_role, len(more), *more)
+        return ScriptCall(extend(), [record], [header, *self._limits_with_borders(now_us)])
 
     def _settle(
         self,
         record: bytes,
         actuals: Sequence[float],
         now_us: float,
-        how: int,
+        mode: int,
         former_end_us: float,
         *,
-        further: bool = False,
+        other_slot: bool = False,
     ) -> ScriptCall:
-        what = _settling(now_us, how, former_end_us, actuals, further=further)
-        return ScriptCall(settle(), [record], [what, *self._told(now_us)])
+        header = _settle_argument(now_us, mode, former_end_us, actuals, other_slot=other_slot)
+        return ScriptCall(settle(), [record], [header, *self._limits_with_borders(now_us)])
 
-    def _told(self, now_us: float) -> list[bytes]:
+    def _limits_with_borders(self, now_us: float) -> list[bytes]:
         """The limits as the scripts are told of them, with the borders of calendars behind their numbers."""
         if not self._commands.have_borders:
-            return self._asked
-        told, moment_us = list(self._asked), self._commands.moment_us(now_us)
+            return self._limit_arguments
+        arguments, moment_us = list(self._limit_arguments), self._commands.moment_us(now_us)
         for number, borders in enumerate(self._borders):
             if borders is not None:
-                told[1 + 3 * number] += borders.around(moment_us)
-        return told
+                arguments[1 + 3 * number] += borders.around(moment_us)
+        return arguments
 
-    def _around(self, every: Sequence[Borders | None], now_us: float) -> list[bytes]:
+    def _packed_borders(self, all_borders: Sequence[Borders | None], now_us: float) -> list[bytes]:
         """The borders of calendars as one argument, where there are any."""
         if not self._commands.have_borders:
             return []
         moment_us = self._commands.moment_us(now_us)
-        return [b"".join(borders.around(moment_us) for borders in every if borders is not None)]
+        return [b"".join(borders.around(moment_us) for borders in all_borders if borders is not None)]
 
-    def _scripts_of_few(self, members: Sequence[Member], names: int) -> FewLimits | None:
+    def _few_limits(self, members: Sequence[Member], names: int) -> FewLimits | None:
         commands = self._commands
         if commands.groups != 1 or names != 1 or not commands.are_few or any(member.shadow for member in members):
             return None
         limits = tuple((member.definition.limit.algorithm, member.field) for member in members)
-        held = b"".join(_as_held(member, 1, 1) for member in members) + _NO_OTHERS
-        return FewLimits(reserve_few(limits), settle_few(limits), held)
+        packed_limits = b"".join(_packed_limit(member, 1, 1) for member in members) + _NO_OTHERS
+        return FewLimits(reserve_few(limits), settle_few(limits), packed_limits)
 
 
-def _settling(now_us: float, how: int, former_end_us: float, actuals: Sequence[float], *, further: bool) -> bytes:
+def _settle_argument(
+    now_us: float, mode: int, former_end_us: float, actuals: Sequence[float], *, other_slot: bool
+) -> bytes:
     """What the script that settles is to do."""
-    return pack(f"<dBBdH{len(actuals)}d", now_us, how, further, former_end_us, len(actuals), *actuals)
+    return pack(f"<dBBdH{len(actuals)}d", now_us, mode, other_slot, former_end_us, len(actuals), *actuals)
 
 
-def _as_held(member: Member, group: int, name: int) -> bytes:
+def _packed_limit(member: Member, group: int, name: int) -> bytes:
     """A limit as a record has it; group and name are numbered from 1."""
     field, mark = member.field.encode(), member.numbers
     return pack("<HHBB", group, name, member.kind, len(field)) + field + pack("<B", len(mark)) + mark

@@ -27,17 +27,17 @@ def record_name(prefix: str, whole_id: str, slot: int) -> RecordKey:
 
 def record_of(prefix: str, letters: bytes, slot: int) -> RecordKey:
     """The same of the letters of a whole id."""
-    return RecordKey(_head(prefix, slot) + letters)
+    return RecordKey(_slot_prefix(prefix, slot) + letters)
 
 
-def head_of_records(prefix: str, name: bytes) -> bytes:
+def record_prefix(prefix: str, name: bytes) -> bytes:
     """How the names of records in the slot of states begin; `name` is the Redis key of these."""
-    begin = len(prefix.encode()) + 2
-    return _head(prefix, slot_of_tag(name[begin : name.index(b"}", begin)]))
+    start = len(prefix.encode()) + 2
+    return _slot_prefix(prefix, slot_of_tag(name[start : name.index(b"}", start)]))
 
 
 @lru_cache(SLOTS)
-def _head(prefix: str, slot: int) -> bytes:
+def _slot_prefix(prefix: str, slot: int) -> bytes:
     """How the names of all records in a slot begin."""
     return f"{prefix}:{{{tag_in_slot(slot % SLOTS)}}}:hold/".encode()
 
@@ -48,14 +48,14 @@ def tag_in_slot(slot: int) -> str:
 
     The checksum of a text is the exclusive or of those of its halves, each at its place and the other one of zeros.
     """
-    for half in _HALVES:
-        rest = _second_halves().get(slot ^ crc_hqx(half + b"\0\0", 0) % SLOTS)
-        if rest is not None:
-            return (half + rest).decode()
+    for first_half in _HALVES:
+        second_half = _second_halves().get(slot ^ crc_hqx(first_half + b"\0\0", 0) % SLOTS)
+        if second_half is not None:
+            return (first_half + second_half).decode()
     raise AssertionError("four letters reach every slot")
 
 
 @cache
 def _second_halves() -> dict[int, bytes]:
     """The second half of a tag by what it adds to the checksum."""
-    return {crc_hqx(b"\0\0" + half, 0) % SLOTS: half for half in _HALVES}
+    return {crc_hqx(b"\0\0" + first_half, 0) % SLOTS: first_half for first_half in _HALVES}

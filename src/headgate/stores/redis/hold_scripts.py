@@ -15,12 +15,12 @@ from headgate.made_once import made_once
 from headgate.stores.redis.scripts import (
     MARKS,
     Script,
-    finished,
+    assembled,
     included,
     script_of,
     section_of,
     sections_of,
-    with_words,
+    with_placeholders,
 )
 
 _ENTRY = 34
@@ -76,11 +76,11 @@ def settle_few(limits: tuple[tuple[str, str], ...]) -> Script:
 
 
 def _few_of_one_hash(
-    shell: str, limits: tuple[tuple[str, str], ...], own: Mapping[str, str] = MappingProxyType({})
+    shell: str, limits: tuple[tuple[str, str], ...], swapped: Mapping[str, str] = MappingProxyType({})
 ) -> Script:
     """A shell around a few limits, one inside the other, that reads their hash at once and writes it at once.
 
-    `own` are sections that it has in place of others.
+    `swapped` are sections that it has in place of others.
     """
     swaps = {
         "hash_io.fetch": "hash_io.fetched",
@@ -88,20 +88,20 @@ def _few_of_one_hash(
         "hash_io.drop": "hash_io.dropped",
         "hash_io.fetch_refunds": "hash_io.fetched_refunds",
         "hash_io.put_refunds": "hash_io.gather_refunds",
-        **own,
+        **swapped,
     }
     sections = sections_of(shell)
     refills = [number for number, (algorithm, _) in enumerate(limits, 1) if REDIS_FORMS[algorithm].refills]
-    having = [number for number, (algorithm, _) in enumerate(limits, 1) if "borders" in sections_of(algorithm)]
-    calendars = {number: index for index, number in enumerate(having)}
+    with_borders = [number for number, (algorithm, _) in enumerate(limits, 1) if "borders" in sections_of(algorithm)]
+    calendars = {number: index for index, number in enumerate(with_borders)}
     numbers = range(1, len(limits) + 1)
     marks = list(_marks_in(limits))
 
-    def each(lines: list[str], some: Iterable[int]) -> list[str]:
-        made: list[str] = []
-        for number in some:
+    def each(lines: list[str], numbers: Iterable[int]) -> list[str]:
+        rendered: list[str] = []
+        for number in numbers:
             algorithm, field = limits[number - 1]
-            words = {
+            placeholders = {
                 "FIELD": f"'{field}'",
                 "CODE": str(REDIS_FORMS[algorithm].code),
                 "ENTRY_OF": _entry_of(algorithm, first=number == 1),
@@ -114,9 +114,9 @@ def _few_of_one_hash(
                 if number in calendars
                 else "",
             }
-            own = with_words(included(lines, algorithm, "", swaps), words)
-            made += re.sub(r"NUMBER\b", str(number), "\n".join(own)).split("\n")
-        return made
+            swapped = with_placeholders(included(lines, algorithm, "", swaps), placeholders)
+            rendered += re.sub(r"NUMBER\b", str(number), "\n".join(swapped)).split("\n")
+        return rendered
 
     def with_each(lines: list[str], name: str) -> list[str]:
         at = next(index for index, line in enumerate(lines) if name in line)
@@ -132,7 +132,7 @@ def _few_of_one_hash(
     fields = [f"'{field}'" for _, field in limits] + [f"'+{limits[number - 1][1]}'" for number in refills]
     states = [f"state{number}" for number in numbers]
     written = [*states, *(f"refunds{number}" for number in refills)] if shell == "settle_few" else states
-    words = {
+    placeholders = {
         "COUNT": str(len(limits)),
         "FIELDS": ", ".join(fields),
         "STATES": ", ".join(states),
@@ -146,7 +146,7 @@ def _few_of_one_hash(
         "JOINED": " .. ".join(f"entry{number}" for number in numbers),
         "PART_SIZE": str(8 + _ENTRY * len(limits)),
     }
-    return finished(with_words(lines, words))
+    return assembled(with_placeholders(lines, placeholders))
 
 
 def _entry_of(algorithm: str, *, first: bool) -> str:

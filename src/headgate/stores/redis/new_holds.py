@@ -19,10 +19,10 @@ from headgate.stores.redis.commands import Commands, ScriptCall
 from headgate.stores.redis.hold_calls import FewLimits
 from headgate.stores.redis.hold_names import record_of, slot_of_tag
 from headgate.stores.redis.hold_replies import IDENTITY, Conflict, read_reserved
-from headgate.stores.redis.replies import no_answer
+from headgate.stores.redis.replies import unexpected_reply
 from headgate.units import LARGEST
 
-_WHAT = Struct("<ddddBB16s8sd").pack
+_PACK_HEADER = Struct("<ddddBB16s8sd").pack
 _READING = "ddd"
 _UNKNOWN = bytes(IDENTITY)
 _TOKEN = 8
@@ -40,7 +40,7 @@ class NewHolds:
         self._order = order
         self._remember_us = remember_us
         self._reply = Struct("<s" + _READING * len(order))
-        self._places = [1 + len(_READING) * order.index(number) for number in range(len(order))]
+        self._offsets = [1 + len(_READING) * order.index(number) for number in range(len(order))]
         """Where in a reply the numbers of each limit are."""
 
     @classmethod
@@ -55,26 +55,28 @@ class NewHolds:
             cost = check_cost(cost)
         slot, random = slot_of_tag(tag), urandom(_TOKEN + _DIGEST)
         letters = b2a_base64(random[_TOKEN:] + slot.to_bytes(2, "big"), newline=False).translate(TO_ID)
-        what = _WHAT(-1.0, -1.0, lease_us, self._remember_us, False, False, _UNKNOWN, random[:_TOKEN], cost)
+        header = _PACK_HEADER(-1.0, -1.0, lease_us, self._remember_us, False, False, _UNKNOWN, random[:_TOKEN], cost)
         seconds = b"%d" % ((lease_us + self._remember_us) // US_PER_SECOND + _SLACK_S)
         keys = [record_of(self._commands.prefix, letters, slot), self._name.with_tag(tag)]
-        return ID_PREFIX + letters.decode(), ScriptCall(self._few.reserve, keys, [what, self._few.held, seconds])
+        return ID_PREFIX + letters.decode(), ScriptCall(
+            self._few.reserve, keys, [header, self._few.packed_limits, seconds]
+        )
 
     def decided(self, reply: Any, cost: int) -> Decision:
         """What a reply tells of a hold of this cost."""
         order = self._order
         if type(reply) is bytes and len(reply) == self._reply.size:  # most replies
             numbers, readings = self._reply.unpack(reply), []
-            for at in self._places:
-                remaining, reset_after_us, next_after_us = numbers[at : at + 3]
+            for offset in self._offsets:
+                remaining, reset_after_us, next_after_us = numbers[offset : offset + 3]
                 if not (0 <= remaining <= LARGEST and 0 <= reset_after_us <= LARGEST and 0 <= next_after_us <= LARGEST):
                     break
                 readings.append(Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0))
             else:
                 if numbers[0] == b"N":
                     return self._commands.decision_of(readings, [cost] * len(readings))
-        answer = read_reserved(reply, len(order))
-        if isinstance(answer, Conflict):  # no hold has an id that was just made
-            raise no_answer(reply, "what was held")
-        readings = [reading for _, reading in sorted(zip(order, answer[1], strict=True))]
+        result = read_reserved(reply, len(order))
+        if isinstance(result, Conflict):  # no hold has an id that was just made
+            raise unexpected_reply(reply, "what was held")
+        readings = [reading for _, reading in sorted(zip(order, result[1], strict=True))]
         return self._commands.decision_of(readings, [cost] * len(order))

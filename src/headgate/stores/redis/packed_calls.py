@@ -12,60 +12,60 @@ from typing import Any, Protocol
 from headgate.stores.redis.replies import AsyncReplyParser
 
 
-class Asker(Protocol):
+class ReplyReceiver(Protocol):
     """What asks commands that it has packed itself."""
 
-    def take(self, replies: list[Any]) -> object:
+    def receive(self, replies: list[Any]) -> object:
         """Go on with the replies to all of them, errors in their places. Called once, and must not raise."""
 
-    def take_bytes(self, data: bytes) -> int:
-        """Take the replies to all of them from the beginning of what was sent, in place of `take`.
+    def receive_bytes(self, data: bytes) -> int:
+        """Take the replies to all of them from the beginning of what was sent, in place of `receive`.
 
-        Gives how many bytes they are; 0 where they are not whole yet, negative where `take` has to have them.
+        Gives how many bytes they are; 0 where they are not whole yet, negative where `receive` has to have them.
         """
         ...
 
-    def go_on(self) -> object:
-        """Called after `take_bytes` has taken the replies; must not raise."""
+    def resume(self) -> object:
+        """Called after `receive_bytes` has taken the replies; must not raise."""
 
 
-class Packed:
+class PackedCalls:
     """Commands that were packed elsewhere; `reply`, which is settled as the future of a single one, is itself."""
 
-    __slots__ = ("_is_done", "_replies", "asker", "commands", "count", "deadline", "is_usual", "left", "part")
+    __slots__ = ("_is_done", "_replies", "commands", "count", "deadline", "is_usual", "missing", "partial", "receiver")
 
-    def __init__(self, commands: bytes, count: int, asker: Asker, deadline: float) -> None:
+    def __init__(self, commands: bytes, count: int, receiver: ReplyReceiver, deadline: float) -> None:
         self.commands = commands
         self.count = count
-        self.asker = asker
+        self.receiver = receiver
         self.deadline = deadline
         self.is_usual = True
         self._replies: list[Any] = []
         self._is_done = False
-        self.left = count
+        self.missing = count
         """How many replies have not come; they do even where they are not waited for any more."""
 
-        self.part = b""
+        self.partial = b""
         """What has come of the replies, before they are whole."""
 
     @property
-    def reply(self) -> Packed:
+    def reply(self) -> PackedCalls:
         return self
 
     def add(self, replies: list[Any]) -> None:
         """Take note of the replies that come next."""
-        self.left -= len(replies)
+        self.missing -= len(replies)
         if not self._is_done:
             self._replies += replies
-            if not self.left:
+            if not self.missing:
                 self._is_done = True
-                self.asker.take(self._replies)
+                self.receiver.receive(self._replies)
 
-    def take_bytes(self, data: bytes) -> int:
-        """Take all replies from what has come so far, if they can be; see `Asker`."""
+    def receive_bytes(self, data: bytes) -> int:
+        """Take all replies from what has come so far, if they can be; see `ReplyReceiver`."""
         if self._is_done or self._replies:
             return -1
-        length = self.asker.take_bytes(data)
+        length = self.receiver.receive_bytes(data)
         if length > 0:
             self._is_done = True
         return length
@@ -75,10 +75,10 @@ class Packed:
 
     def set_exception(self, error: Exception) -> None:
         self._is_done = True
-        self.asker.take([*self._replies, *[error] * (self.count - len(self._replies))])
+        self.receiver.receive([*self._replies, *[error] * (self.count - len(self._replies))])
 
 
-def take_bytes_of(connection: Any, sent: deque[Any], is_in_use: Callable[[], bool]) -> None:
+def intercept_replies(connection: Any, sent: deque[Any], is_in_use: Callable[[], bool]) -> None:
     """Have what comes on a connection of redis-py shown to packed calls first, while it `is_in_use`.
 
     `sent` has the calls in their order. Replies that a packed call takes as bytes wake no task and make no objects; all
@@ -90,19 +90,19 @@ def take_bytes_of(connection: Any, sent: deque[Any], is_in_use: Callable[[], boo
     pass_on = stream.feed_data
 
     def feed_data(data: bytes) -> None:
-        while sent and isinstance(first := sent[0], Packed) and is_in_use():
-            if stream._buffer or parser.has_some():  # they come before
+        while sent and isinstance(first := sent[0], PackedCalls) and is_in_use():
+            if stream._buffer or parser.has_partial_reply():  # they come before
                 break
-            if first.part:
-                data, first.part = first.part + data, b""
-            length = first.take_bytes(data)
+            if first.partial:
+                data, first.partial = first.partial + data, b""
+            length = first.receive_bytes(data)
             if length < 0:
                 break
             if not length:
-                first.part = data
+                first.partial = data
                 return
             sent.popleft()  # what comes of them may be asked next
-            first.asker.go_on()
+            first.receiver.resume()
             if length == len(data):
                 return
             data = data[length:]

@@ -92,7 +92,7 @@ _FUNCTIONS = {
     **{name: f"struct.{name}" for name in ("pack", "unpack")},
     **{name: f"string.{name}" for name in ("byte", "sub")},
 }
-_WORD = re.compile(r"\b[A-Z_]+\b")
+_PLACEHOLDER = re.compile(r"\b[A-Z_]+\b")
 _NO_SWAPS: Mapping[str, str] = {}
 _OPTIONAL = (
     "delay", "adopt", "keep_former", "brief", "take", "ask", "prolong", "free", "retake", "begin", "sweep_all",
@@ -110,7 +110,7 @@ class Script(NamedTuple):
 @made_once
 def one_limit(algorithm: str, field: str) -> Script:
     """The script that decides one limit of an algorithm, whose state is in a field of a hash."""
-    return finished(with_words(included(sections_of("decide_one")[""], algorithm, ""), {"FIELD": f"'{field}'"}))
+    return assembled(with_placeholders(included(sections_of("decide_one")[""], algorithm, ""), {"FIELD": f"'{field}'"}))
 
 
 @made_once
@@ -119,40 +119,40 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
 
     Each has a key of its own, or `together` all are fields of one hash.
     """
-    inside = [(str(number), *limit) for number, limit in enumerate(limits, 1)]
+    numbered = [(str(number), *limit) for number, limit in enumerate(limits, 1)]
     swaps = {"hash_io.fetch": "hash_io.fetched", "hash_io.put": "hash_io.gather"} if together else {}
     sections = sections_of("decide_unrolled")
     brief = together and all(REDIS_FORMS[algorithm].brief for algorithm, _ in limits)
 
-    def each(lines: list[str], some: Iterable[tuple[str, str, str]]) -> list[str]:
-        made: list[str] = []
-        for number, algorithm, field in some:
-            words = {"FIELD": f"'{field}'", "PLACE": "1" if together else number, "VALUE": number}
-            own = with_words(included(lines, algorithm, "", swaps), words)
-            made += re.sub(r"NUMBER\b", number, "\n".join(own)).split("\n")
-        return made
+    def each(lines: list[str], chosen: Iterable[tuple[str, str, str]]) -> list[str]:
+        rendered: list[str] = []
+        for number, algorithm, field in chosen:
+            placeholders = {"FIELD": f"'{field}'", "PLACE": "1" if together else number, "VALUE": number}
+            own = with_placeholders(included(lines, algorithm, "", swaps), placeholders)
+            rendered += re.sub(r"NUMBER\b", number, "\n".join(own)).split("\n")
+        return rendered
 
     lines = included(sections[""], "", "")
     lines += sections["read"] if together else []
     lines += sections["brief_read"] if brief else []
-    lines += each(sections["open"] + (sections["brief_open"] if brief else []), inside)
-    lines += each(sections["brief_close" if brief else "close"], inside[::-1])
+    lines += each(sections["open"] + (sections["brief_open"] if brief else []), numbered)
+    lines += each(sections["brief_close" if brief else "close"], numbered[::-1])
     if together:
         before, after = sections["write"], []
         at = next(index for index, line in enumerate(before) if "decide_unrolled.each" in line)
         before, after = before[:at], before[at + 1 :]
-        lines += [*before, *each(sections["each"], inside), *included(after, "", "")]
+        lines += [*before, *each(sections["each"], numbered), *included(after, "", "")]
     lines += sections["brief_tell"] if brief else []
     lines += sections["tell"]
-    words = {
+    placeholders = {
         "COUNT": str(len(limits)),
-        "FIELDS": ", ".join(f"'{field}'" for _, _, field in inside),
-        "STATES": ", ".join(f"state{number}" for number, _, _ in inside),
-        "JOINED": " .. ".join(f"state{number}" for number, _, _ in inside),
-        "ALL": " and ".join(f"state{number}" for number, _, _ in inside),
-        "CHANGES": ", ".join(f"'{field}', state{number}" for number, _, field in inside),
+        "FIELDS": ", ".join(f"'{field}'" for _, _, field in numbered),
+        "STATES": ", ".join(f"state{number}" for number, _, _ in numbered),
+        "JOINED": " .. ".join(f"state{number}" for number, _, _ in numbered),
+        "ALL": " and ".join(f"state{number}" for number, _, _ in numbered),
+        "CHANGES": ", ".join(f"'{field}', state{number}" for number, _, field in numbered),
     }
-    return finished(with_words(lines, words))
+    return assembled(with_placeholders(lines, placeholders))
 
 
 @made_once
@@ -201,10 +201,10 @@ def _bytes(number: int, length: int) -> bytes:
 
 
 def script_of(shell: str) -> Script:
-    return finished(included(sections_of(shell)[""], "", ""))
+    return assembled(included(sections_of(shell)[""], "", ""))
 
 
-def finished(lines: list[str]) -> Script:
+def assembled(lines: list[str]) -> Script:
     """A script of these lines: its constants put in, what it calls made local."""
     code = _CONSTANT.sub(lambda found: str(_CONSTANTS[found[0]]), "\n".join(filter(None, lines)))
     used = [name for name in _FUNCTIONS if re.search(rf"{name}\((?<![.\w]{name}\()", code)]
@@ -212,9 +212,9 @@ def finished(lines: list[str]) -> Script:
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def with_words(lines: list[str], words: Mapping[str, str]) -> list[str]:
+def with_placeholders(lines: list[str], placeholders: Mapping[str, str]) -> list[str]:
     """Lines with what these words stand for. All at once: a limiter's scripts have thousands of lines."""
-    return _WORD.sub(lambda word: words.get(word[0], word[0]), "\n".join(lines)).split("\n")
+    return _PLACEHOLDER.sub(lambda word: placeholders.get(word[0], word[0]), "\n".join(lines)).split("\n")
 
 
 def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, str] = _NO_SWAPS) -> list[str]:
@@ -236,7 +236,7 @@ def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, st
         else:
             file, section = swaps.get(match[3], match[3]).split(".")
             inner = section_of(algorithm if file == "ALGORITHM" else file, section)
-            found += [match[1] + inside for inside in included(inner, algorithm, code, swaps)]
+            found += [match[1] + numbered for numbered in included(inner, algorithm, code, swaps)]
     return found
 
 

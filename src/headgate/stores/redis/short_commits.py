@@ -9,12 +9,12 @@ from struct import Struct
 from typing import Any
 
 from headgate.holding import Amounts, Settlement, Standing, amounts_of, place_of_id
-from headgate.stores.redis.commands import SERVERS_TIME, Commands, ScriptCall
+from headgate.stores.redis.commands import SERVER_TIME, Commands, ScriptCall
 from headgate.stores.redis.hold_calls import AS_HELD, FewLimits
 from headgate.stores.redis.hold_names import record_name
 from headgate.units import LARGEST
 
-_WHAT = Struct("<dd").pack
+_PACK_ARGUMENT = Struct("<dd").pack
 _HEAD = "<sHdH"
 _STANDING = "Hdd"
 _HEAD_FIELDS, _STANDING_FIELDS = 4, 3
@@ -27,7 +27,7 @@ class ShortCommits:
         self._prefix = commands.prefix
         self._few = few
         self._reply = Struct(_HEAD + _STANDING * len(order))
-        self._places = [
+        self._offsets = [
             (definition, _HEAD_FIELDS + _STANDING_FIELDS * order.index(number) + 1)
             for number, definition in enumerate(commands.definitions)
         ]
@@ -46,24 +46,24 @@ class ShortCommits:
         if type(actual) is int and 0 <= actual <= LARGEST:  # nearly all
             amount: float = actual
         else:
-            given = amounts_of(actual)
-            if len(given) != 1:
+            amounts = amounts_of(actual)
+            if len(amounts) != 1:
                 return None
-            amount = AS_HELD if given[0] is None else given[0]
+            amount = AS_HELD if amounts[0] is None else amounts[0]
         record = record_name(self._prefix, whole_id, place_of_id(whole_id))
-        return ScriptCall(self._few.settle, [record], [_WHAT(SERVERS_TIME, amount), self._few.held])
+        return ScriptCall(self._few.settle, [record], [_PACK_ARGUMENT(SERVER_TIME, amount), self._few.packed_limits])
 
     def settled(self, reply: Any) -> Settlement | None:
         """What a reply tells; None where that is not all of these limits, now settled."""
         if type(reply) is not bytes or len(reply) != self._reply.size:
             return None
         numbers = self._reply.unpack(reply)
-        actual, after = numbers[2], []
+        actual, standings = numbers[2], []
         if numbers[0] != b"S" or not 0 <= actual <= LARGEST:
             return None
-        for definition, at in self._places:
-            remaining, reset_after_us = numbers[at], numbers[at + 1]
+        for definition, offset in self._offsets:
+            remaining, reset_after_us = numbers[offset], numbers[offset + 1]
             if not (-LARGEST <= remaining <= LARGEST and 0 <= reset_after_us <= LARGEST and remaining.is_integer()):
                 return None
-            after.append(Standing(definition, int(remaining), int(reset_after_us)))
-        return Settlement("settled", (int(actual),), after)
+            standings.append(Standing(definition, int(remaining), int(reset_after_us)))
+        return Settlement("settled", (int(actual),), standings)

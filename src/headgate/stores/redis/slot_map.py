@@ -9,21 +9,21 @@ from typing import Any, NamedTuple
 from redis import exceptions
 
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
-from headgate.stores.redis.errors import never_sent, store_error
+from headgate.stores.redis.errors import mark_unsent, store_error
 from headgate.stores.redis.replies import read_ranges
 from headgate.stores.redis.silent_servers import NotSent, SilentServers
 from headgate.stores.redis.url import Address
 
-_MOST_TURNS = 16
+_MOST_ATTEMPTS = 16
 """How often a call that was not executed is sent again; where it may be executed a moment later, until its deadline."""
 
 PAUSE_S = 0.005
 """How long to wait before such a moment has come."""
 
-_LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
+_RETRY_LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
 """Not executed, and perhaps executed a moment later."""
 
-ELSEWHERE = (exceptions.AskError, *_LATER)
+ELSEWHERE = (exceptions.AskError, *_RETRY_LATER)
 """Not executed, and another server may execute it; MovedError is an AskError."""
 
 _PARTLY_MOVED = "attempted to access a non local key"
@@ -31,7 +31,7 @@ _PARTLY_MOVED = "attempted to access a non local key"
 LOST = (StoreTimeout, StoreUnavailable, exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 """A server that has not answered."""
 
-_LATE = (StoreTimeout, exceptions.TimeoutError, TimeoutError)
+_TIMEOUTS = (StoreTimeout, exceptions.TimeoutError, TimeoutError)
 
 
 class RecordKey(bytes):
@@ -70,12 +70,12 @@ def too_late(shown: str, refusal: Exception | None, address: Address | None) -> 
     A slot that moves is a matter of that slot: it says nothing about others, nor about the server.
     """
     if refusal is None or address is None:
-        return never_sent(StoreTimeout(f"{shown}: no server told in time which one has the key; nothing was charged"))
+        return mark_unsent(StoreTimeout(f"{shown}: no server told in time which one has the key; nothing was charged"))
     if isinstance(refusal, exceptions.ClusterDownError):
-        return never_sent(store_error(refusal, shown))
+        return mark_unsent(store_error(refusal, shown))
     moving = StoreUnavailable(f"{shown}: the key's slot is moving to another server; nothing was charged")
     moving.server = f"{address.host}:{address.port}"
-    return never_sent(moving)
+    return mark_unsent(moving)
 
 
 class SlotMap:
@@ -107,7 +107,7 @@ class SlotMap:
         """The server that has a slot; None where that is not known."""
         return self._servers.get(slot)
 
-    def directed(self, error: Exception, slot: int, address: Address) -> Address | None:
+    def redirected(self, error: Exception, slot: int, address: Address) -> Address | None:
         """The server to ask once instead, according to the one that was asked; None for the one of the map."""
         if isinstance(error, exceptions.MovedError):
             # What moved once has often taken others along: ask again where they are.
@@ -119,7 +119,7 @@ class SlotMap:
             self._servers = {}
         return None
 
-    def doubt(self, address: Address | None) -> None:
+    def forget_servers(self, address: Address | None) -> None:
         """A server that does not answer may have been replaced: ask the others where the slots are."""
         self._servers = {}
         if address is not None:
@@ -128,60 +128,62 @@ class SlotMap:
 
     def candidates(self, known: Iterable[Address]) -> list[Address]:
         """The servers to ask for the slots, in order; last those that did not answer, the latest at the end."""
-        every, latest = dict.fromkeys([*known, *self._seeds]), list(self._failed)
-        silent = [address for address in every if self.silent.has(address) and address not in latest]
-        failed = [*silent, *latest]
-        return [address for address in every if address not in failed] + [one for one in failed if one in every]
+        all_servers, last_failed = dict.fromkeys([*known, *self._seeds]), list(self._failed)
+        silent = [address for address in all_servers if self.silent.has(address) and address not in last_failed]
+        failed = [*silent, *last_failed]
+        return [address for address in all_servers if address not in failed] + [
+            one for one in failed if one in all_servers
+        ]
 
-    def learn(self, reply: Any, teller: Address) -> None:
+    def learn(self, reply: Any, source: Address) -> None:
         """Take over what a server replied to CLUSTER SLOTS; raises StoreError for what is no such reply."""
         servers = dict(self._servers)
-        for first, last, host, port in read_ranges(reply, teller.host):
+        for first, last, host, port in read_ranges(reply, source.host):
             servers |= dict.fromkeys(range(first, last + 1), Address(host, port))
         self._servers = servers
-        self._failed.pop(teller, None)
+        self._failed.pop(source, None)
 
     def search(
-        self, slot: int, shown: str, asked: Address | None = None, *, whole: bool = False
+        self, slot: int, shown: str, directed_to: Address | None = None, *, needs_whole_slot: bool = False
     ) -> Generator[SearchStep | SendTo, Any, Any]:
         """Go from server to server, as they say, until one takes the call; its reply is the result.
 
-        `asked` is the server to ask first, according to another one. A call that needs the `whole` slot, as a RecordKey
+        `directed_to` is the server to ask first, according to another one. A call that needs the `needs_whole_slot` slot, as a RecordKey
         does, waits while it moves.
         """
-        turns, refusal, refused_by = 0, None, None
-        while turns < _MOST_TURNS:
-            turns += 1
-            if asked is None and slot not in self:
+        attempts, refusal, refused_by = 0, None, None
+        while attempts < _MOST_ATTEMPTS:
+            attempts += 1
+            if directed_to is None and slot not in self:
                 try:
                     yield SearchStep.LEARN
-                except _LATE as error:
+                except _TIMEOUTS as error:
                     raise too_late(shown, None, None) from error
-            address = asked or self.server_of(slot)
+            address = directed_to or self.server_of(slot)
             if address is None:
                 raise StoreUnavailable(f"{shown}: no server has slot {slot}")
             if self.silent.failures:
                 self.silent.check(address, shown)
             try:
-                reply = yield SendTo(address, asked is not None)
+                reply = yield SendTo(address, directed_to is not None)
             except exceptions.ResponseError as error:
-                moves = whole and is_moving(error)
+                moves = needs_whole_slot and is_moving(error)
                 if not (moves or isinstance(error, ELSEWHERE)):
-                    self.silent.blame(error, address, shown)
-                self.silent.directed(error, address)
+                    self.silent.raise_for(error, address, shown)
+                self.silent.redirected(error, address)
                 refusal, refused_by = error, address
-                asked = None if moves else self.directed(error, slot, address)
-                if moves or isinstance(error, _LATER):
-                    turns = 0  # it is the deadline that ends this, wherever one server sends it in between
+                directed_to = None if moves else self.redirected(error, slot, address)
+                if moves or isinstance(error, _RETRY_LATER):
+                    attempts = 0  # it is the deadline that ends this, wherever one server sends it in between
                     try:
                         yield SearchStep.PAUSE
-                    except _LATE as late:
+                    except _TIMEOUTS as late:
                         raise too_late(shown, error, address) from late
             except NotSent as error:
                 raise too_late(shown, refusal, refused_by) from error
             except LOST as error:
-                self.doubt(address)
-                self.silent.blame(error, address, shown)
+                self.forget_servers(address)
+                self.silent.raise_for(error, address, shown)
             else:
                 if self.silent.failures:
                     self.silent.answered(address)

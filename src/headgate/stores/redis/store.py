@@ -21,12 +21,12 @@ from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Store, Store
 from headgate.stores.redis import scripts
 from headgate.stores.redis.async_link import AsyncLink
 from headgate.stores.redis.check_batches import decide_batch
-from headgate.stores.redis.clients import can_listen, open_client, sends_again
+from headgate.stores.redis.clients import can_listen, open_client, repeats_calls
 from headgate.stores.redis.commands import Commands, ScriptCall
 from headgate.stores.redis.errors import store_error
 from headgate.stores.redis.eviction import EvictionNotice
 from headgate.stores.redis.limits import AsyncRedisLimits, RedisLimits
-from headgate.stores.redis.replies import check_said
+from headgate.stores.redis.replies import check_reply
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.sync_link import SyncLink
 from headgate.stores.redis.turns import Turns
@@ -60,15 +60,15 @@ class RedisStore(Store):
         self.prefix = DEFAULT_PREFIX if prefix is None else check_prefix("prefix", prefix, "RedisStore")
         self.timeout_s = DEFAULT_TIMEOUT_S
         if isinstance(server, str):
-            place = read_url(server)
-            self.shown = place.shown
-            self.prefix = place.prefix if prefix is None else self.prefix
-            self.timeout_s = place.timeout_s
-            self.is_cluster = place.kind == "cluster"
+            target = read_url(server)
+            self.shown = target.shown
+            self.prefix = target.prefix if prefix is None else self.prefix
+            self.timeout_s = target.timeout_s
+            self.is_cluster = target.kind == "cluster"
             notice = EvictionNotice(self.shown)
-            self._sync_link = SyncLink(place, None, self.shown, self._scripts, notice)
-            self._async_link = AsyncLink(place, None, self.shown, self._scripts, notice)
-            self.turns = Turns(None, lambda: open_client(place))
+            self._sync_link = SyncLink(target, None, self.shown, self._scripts, notice)
+            self._async_link = AsyncLink(target, None, self.shown, self._scripts, notice)
+            self.turns = Turns(None, lambda: open_client(target))
             return
         self.turns = Turns(server if can_listen(server) else None)
         self.shown = f"a {type(server).__module__.partition('.')[0]} client"
@@ -79,7 +79,7 @@ class RedisStore(Store):
             self._sync_link = SyncLink.of_client(server, self.shown)
         else:
             raise ConfigError(f"a Redis store is a URL or a client of redis-py, not {kind_of(server)}")
-        if sends_again(server):
+        if repeats_calls(server):
             log.warning(
                 "%s sends a call again whose reply was lost, which may charge it twice: make the client with "
                 "retry=Retry(NoBackoff(), 0)",
@@ -150,11 +150,11 @@ class RedisStore(Store):
 
     def probe(self) -> None:
         """Raise StoreError if the server would not charge: a replica, one with no memory left, or a missing right."""
-        check_said(self.sync_link.run(self._probe), b"OK")
+        check_reply(self.sync_link.run(self._probe), b"OK")
 
     async def probe_async(self) -> None:
         """`probe` for an event loop."""
-        check_said(await self.async_link.run(self._probe), b"OK")
+        check_reply(await self.async_link.run(self._probe), b"OK")
 
     @property
     def _probe(self) -> ScriptCall:

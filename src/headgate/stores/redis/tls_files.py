@@ -13,9 +13,9 @@ from typing import Any
 
 from headgate.errors import ConfigError
 
-_AUTHORITIES = ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data")
-_OWN = ("ssl_certfile", "ssl_keyfile")
-_REQUIRED = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_AUTHORITY_OPTIONS = ("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data")
+_KEY_PAIR = ("ssl_certfile", "ssl_keyfile")
+_VERIFY_MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 class TlsFileError(OSError):
@@ -28,34 +28,34 @@ class TlsContext:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = dict(options)
         paths = ssl.get_default_verify_paths()
-        own = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", *_OWN)]
+        own = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", *_KEY_PAIR)]
         self._files = [file for file in (*own, paths.cafile, paths.capath) if file]
-        self._made: tuple[list[object], ssl.SSLContext] | None = None
+        self._context: tuple[list[object], ssl.SSLContext] | None = None
 
     def get(self) -> ssl.SSLContext:
         """The context; raises TlsFileError where a file cannot be read."""
-        seen, made = list(map(_seen, self._files)), self._made
-        if made is None or made[0] != seen:
-            made = self._made = seen, self._make()
-        return made[1]
+        versions, cached = list(map(_version_of, self._files)), self._context
+        if cached is None or cached[0] != versions:
+            cached = self._context = versions, self._make()
+        return cached[1]
 
     def _make(self) -> ssl.SSLContext:
-        given = self._options.get
+        option = self._options.get
         context = ssl.create_default_context()
-        required = _REQUIRED[given("ssl_cert_reqs", "required")]
-        context.check_hostname = required != ssl.CERT_NONE and given("ssl_check_hostname", True)
+        required = _VERIFY_MODES[option("ssl_cert_reqs", "required")]
+        context.check_hostname = required != ssl.CERT_NONE and option("ssl_check_hostname", True)
         context.verify_mode = required
-        if (version := given("ssl_min_version")) is not None:
+        if (version := option("ssl_min_version")) is not None:
             context.minimum_version = ssl.TLSVersion(version)
-        if ciphers := given("ssl_ciphers"):
+        if ciphers := option("ssl_ciphers"):
             context.set_ciphers(ciphers)
-        certificate, key = map(given, _OWN)
+        certificate, key = map(option, _KEY_PAIR)
         if certificate is not None:
-            password = given("ssl_password")
-            self._load(_OWN, context.load_cert_chain, certificate, key, lambda: password or "")
-        authorities = list(map(given, _AUTHORITIES))
+            password = option("ssl_password")
+            self._load(_KEY_PAIR, context.load_cert_chain, certificate, key, lambda: password or "")
+        authorities = list(map(option, _AUTHORITY_OPTIONS))
         if any(authorities):
-            self._load(_AUTHORITIES, context.load_verify_locations, *authorities)
+            self._load(_AUTHORITY_OPTIONS, context.load_verify_locations, *authorities)
         return context
 
     def _load(self, names: Sequence[str], load: Callable[..., object], *files: Any) -> None:
@@ -83,9 +83,9 @@ def check_tls(options: Mapping[str, Any], form: str) -> None:
         try:
             context.load_verify_locations(cadata=authorities)
         except (ssl.SSLError, ValueError) as error:
-            told = "ssl_ca_data is the text of certificates as PEM, with %0A for each end of a line"
-            raise ConfigError(f"{form}: {told}") from error
-    certificate, key, password = (options.get(name) for name in (*_OWN, "ssl_password"))
+            expected = "ssl_ca_data is the text of certificates as PEM, with %0A for each end of a line"
+            raise ConfigError(f"{form}: {expected}") from error
+    certificate, key, password = (options.get(name) for name in (*_KEY_PAIR, "ssl_password"))
     if certificate is None:
         if key is not None:
             raise ConfigError(f"{form}: ssl_keyfile is the key of a certificate: ssl_certfile is missing")
@@ -99,7 +99,7 @@ def check_tls(options: Mapping[str, Any], form: str) -> None:
         return
 
 
-def _seen(file: str) -> object:
+def _version_of(file: str) -> object:
     """What changes with a file."""
     try:
         stat = Path(file).stat()

@@ -24,7 +24,7 @@ KEEP_S = 3
 ALIVE_S = 10
 """A process that did not ask for so long is taken for dead: its tickets are passed over."""
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _PAUSE_S = 0.5
 _CHANNEL = b"headgate:turn:"
 
@@ -32,30 +32,30 @@ _CHANNEL = b"headgate:turn:"
 class Turns:
     """The callers that wait in this process.
 
-    `handed` is a client of redis-py of the caller's own, of either colour; else `client` makes one for threads, which
+    `caller_client` is a client of redis-py of the caller's own, of either colour; else `new_client` makes one for threads, which
     may take a while.
     """
 
-    def __init__(self, handed: Any, client: Callable[[], Any] | None = None) -> None:
-        self._handed: Any = handed
-        self._client = client
-        self._begin()
+    def __init__(self, caller_client: Any, new_client: Callable[[], Any] | None = None) -> None:
+        self._caller_client: Any = caller_client
+        self._client = new_client
+        self._reset()
         self.keep_us = KEEP_S * 1_000_000
         self.alive_ms = ALIVE_S * 1_000
         register_for_forks(self)
 
     def after_fork(self) -> None:
         """Have no tickets in a child process: those of a parent are the parent's."""
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.RLock()
         self.process = os.urandom(8).hex().encode()
         self._numbers = 0
         self._tickets: dict[int, Ticket] = {}
         self._listening = False
         self._task: asyncio.Task[None] | None = None
-        self._told = False
+        self._was_logged = False
         self.hears = False
         """Whether messages come now."""
 
@@ -65,21 +65,21 @@ class Turns:
             self._numbers += 1
             ticket.number = self._numbers
             self._tickets[ticket.number] = ticket
-            if self._listening and not self._was_cut_off():
+            if self._listening and not self._loop_ended():
                 return
             self._listening = True
-        if self._handed is None and self._client is None:  # a client that cannot listen
+        if self._caller_client is None and self._client is None:  # a client that cannot listen
             self._listening = False
-        elif isinstance(self._handed, redis.asyncio.Redis):
-            self._task = asyncio.get_running_loop().create_task(self._listen_async(self._handed))
+        elif isinstance(self._caller_client, redis.asyncio.Redis):
+            self._task = asyncio.get_running_loop().create_task(self._listen_async(self._caller_client))
         else:
             try:
                 threading.Thread(target=self._listen, name="headgate-turns", daemon=True).start()
             except RuntimeError as error:  # no more threads, or the interpreter ends
                 self._listening = False
-                self._lost(error)
+                self._on_lost(error)
 
-    def _was_cut_off(self) -> bool:
+    def _loop_ended(self) -> bool:
         """Whether the task that listened has ended with its event loop."""
         return self._task is not None and (self._task.done() or not self._task.get_loop().is_running())
 
@@ -101,70 +101,70 @@ class Turns:
             ticket.is_first = True
             ticket.call()
 
-    def _ended(self) -> bool:
+    def _stop_if_idle(self) -> bool:
         """Whether there is no ticket left to listen for."""
         with self._lock:
             self._listening = bool(self._tickets)
             self.hears = self.hears and self._listening
             return not self._listening
 
-    def _hear(self, message: Any) -> None:
+    def _on_message(self, message: Any) -> None:
         if message is None:
             return
         if message["type"] == "message":
             self.call(message["data"])
         elif message["type"] == "subscribe":  # what was said before was not heard
-            self._told, self.hears = False, True
+            self._was_logged, self.hears = False, True
             with self._lock:
                 tickets = list(self._tickets.values())
             for ticket in tickets:
                 ticket.call()
 
-    def _opened(self) -> Any:
+    def _open_client(self) -> Any:
         """A client for threads: the caller's own, or a new one."""
-        return self._handed if self._client is None else self._client()
+        return self._caller_client if self._client is None else self._client()
 
     def _listen(self) -> None:
         """Hear which tickets are called, until none is left."""
         pause = threading.Event()
         while True:
             try:
-                client = self._opened()
-                with client.pubsub() as heard:
-                    heard.subscribe(_CHANNEL + self.process)
+                new_client = self._open_client()
+                with new_client.pubsub() as subscription:
+                    subscription.subscribe(_CHANNEL + self.process)
                     while True:
-                        message = heard.get_message(timeout=_LOOK_S)
-                        self._hear(message)
-                        if message is None and self._ended():
+                        message = subscription.get_message(timeout=_POLL_S)
+                        self._on_message(message)
+                        if message is None and self._stop_if_idle():
                             break
-                if client is not self._handed:
-                    client.close()
+                if new_client is not self._caller_client:
+                    new_client.close()
                 return
             except Exception as error:  # of the network, or what redis-py makes of what a server sends
-                if self._ended():
+                if self._stop_if_idle():
                     return
-                self._lost(error)
+                self._on_lost(error)
                 pause.wait(_PAUSE_S)
 
-    async def _listen_async(self, client: Any) -> None:
+    async def _listen_async(self, new_client: Any) -> None:
         """`_listen` on an event loop, over the connections of a client of the caller's own."""
         while True:
             try:
-                async with client.pubsub() as heard:
-                    await heard.subscribe(_CHANNEL + self.process)
+                async with new_client.pubsub() as subscription:
+                    await subscription.subscribe(_CHANNEL + self.process)
                     while True:
-                        message = await heard.get_message(timeout=_LOOK_S)
-                        self._hear(message)
-                        if message is None and self._ended():
+                        message = await subscription.get_message(timeout=_POLL_S)
+                        self._on_message(message)
+                        if message is None and self._stop_if_idle():
                             return
             except Exception as error:  # as above
-                if self._ended():
+                if self._stop_if_idle():
                     return
-                self._lost(error)
+                self._on_lost(error)
                 await asyncio.sleep(_PAUSE_S)
 
-    def _lost(self, error: Exception) -> None:
+    def _on_lost(self, error: Exception) -> None:
         self.hears = False
-        if not self._told:
-            self._told = True
+        if not self._was_logged:
+            self._was_logged = True
             log.warning("calls to waiting callers are not heard: they ask every %d s: %s", KEEP_S, type(error).__name__)

@@ -13,7 +13,7 @@ from headgate.stores.redis.slot_map import ELSEWHERE, LOST
 from headgate.stores.redis.url import Address
 
 
-class OwnCluster:
+class CallerCluster:
     """Which server a client of redis-py asks, as far as it knows, and which servers do not answer.
 
     The client finds out by itself where the slots are. Where no server of it answers, no single one is told.
@@ -25,7 +25,7 @@ class OwnCluster:
         self._silent = silent
 
     @contextmanager
-    def asking(self, key: bytes | None) -> Iterator[None]:
+    def watching(self, key: bytes | None) -> Iterator[None]:
         """While the server that has a key is asked; raises StoreUnavailable where it is not to be asked now."""
         silent = self._silent
         if silent.failures and (address := self._server_of(key)) is not None:
@@ -33,10 +33,10 @@ class OwnCluster:
         try:
             yield
         except (*LOST, exceptions.ResponseError) as error:
-            asked = self._server_asked(error) or self._server_of(key)
-            if asked is None or isinstance(error, ELSEWHERE):
+            server = self._last_server(error) or self._server_of(key)
+            if server is None or isinstance(error, ELSEWHERE):
                 raise
-            silent.blame(error, asked, self._shown)
+            silent.raise_for(error, server, self._shown)
         else:
             if silent.failures and (address := self._server_of(key)) is not None:
                 silent.answered(address)
@@ -51,8 +51,8 @@ class OwnCluster:
         return Address(node.host, node.port)
 
     @staticmethod
-    def _server_asked(error: Exception) -> Address | None:
+    def _last_server(error: Exception) -> Address | None:
         """The server that was asked last: a client may have asked another one than it knew of before."""
-        asked = getattr(error, "connection", None)
-        host, port = getattr(asked, "host", None), getattr(asked, "port", None)
+        connection = getattr(error, "connection", None)
+        host, port = getattr(connection, "host", None), getattr(connection, "port", None)
         return Address(host, port) if isinstance(host, str) and isinstance(port, int) else None
