@@ -1,4 +1,4 @@
-"""The link of a Redis store for event loops: which multiplexer takes a call, and what if it was not executed."""
+"""The link of a Redis store for event loops: it picks the multiplexer for a call and repeats what was not executed."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from headgate.stores.redis.slot_map import (
 from headgate.stores.redis.url import Address, RedisTarget
 
 _AS_BYTES = {NEVER_DECODE: True}
-"""For a client of the caller's own that decodes what it reads."""
+"""Keeps replies as bytes on a caller's own client, which may decode what it reads."""
 
 _NOT_EXECUTED = (exceptions.NoScriptError, exceptions.ReadOnlyError)
-"""What a server says that did not run a script; another way may."""
+"""Errors of a server that did not run a script; another attempt may run it."""
 
 _CALLER_TIMEOUT_S = 5.0
-"""How long a call over the connections of a caller's own client may take."""
+"""The deadline of a call over the connections of a caller's own client."""
 
 
 class AsyncLink:
-    """How event loops reach the servers of a store: as `SyncLink`, awaited. Each loop has its own connections."""
+    """The awaitable counterpart of `SyncLink`. Each event loop has its own connections."""
 
     def __init__(
         self, target: RedisTarget | None, client: Any, shown: str, scripts: dict[str, Script], notice: EvictionNotice
@@ -68,11 +68,11 @@ class AsyncLink:
 
     @classmethod
     def of_client(cls, client: Any, shown: str) -> AsyncLink:
-        """Over the connections that a client of redis-py makes."""
+        """A link over the connections that a client of redis-py makes."""
         return cls(None, client, shown, {}, EvictionNotice(shown))
 
     async def run(self, call: ScriptCall) -> Any:
-        """The reply of a script."""
+        """Call a script and return its reply."""
         connections, within_s = self._connections_here(), None
         command = call.by_sha
         try:
@@ -94,7 +94,7 @@ class AsyncLink:
             raise store_error(error, self.shown) from error
 
     async def execute(self, key: bytes | None, command: Command) -> Any:
-        """The reply to a command, from the server that has a key (None: any)."""
+        """Execute a command on the server that has a key (None: any server) and return its reply."""
         connections = self._connections_here()
         try:
             if not connections.first_is_finished:
@@ -104,7 +104,7 @@ class AsyncLink:
             raise store_error(error, self.shown) from error
 
     async def run_many(self, calls: Sequence[ScriptCall]) -> list[Any]:
-        """The replies of scripts that are called together, errors in their places; in one write to a single server."""
+        """Call scripts together, in one write to a single server; return their replies, with errors in their places."""
         connections = self._connections_here()
         multiplexer = connections.multiplexer
         if not connections.first_is_finished or multiplexer is None:
@@ -118,7 +118,7 @@ class AsyncLink:
         return connections.multiplexer if connections.first_is_finished else None
 
     async def repeat_unexecuted(self, calls: Sequence[ScriptCall], replies: list[Any]) -> list[Any]:
-        """The replies to scripts, from a multiplexer, with errors as ours; what was not executed is asked again."""
+        """Convert the errors among a multiplexer's replies to scripts, and repeat the calls that were not executed."""
         indexes: list[int] = []
         for index, reply in enumerate(replies):
             if isinstance(reply, _NOT_EXECUTED):
@@ -134,15 +134,15 @@ class AsyncLink:
         return replies
 
     async def run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
-        """The replies of scripts that are called together."""
+        """Call scripts together and return their replies."""
         return list(await asyncio.gather(*map(self.run, calls)))
 
     async def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
-        """The replies to commands, each from the server that has its key."""
+        """Execute commands, each on the server that has its key, and return their replies."""
         return list(await asyncio.gather(*[self.execute(key, command) for key, command in requests]))
 
     async def warm_up(self) -> None:
-        """Connect and load the scripts; raises StoreError where that does not succeed in the time it has."""
+        """Connect and load the scripts; raises StoreError where that fails or does not finish in time."""
         connections = self._connections_here()
         try:
             await (connections.execute(None, ("PING",)) if self._target is None else connections.warm_up())
@@ -177,7 +177,7 @@ class AsyncLink:
         return connections
 
     def _close_ended_loops(self) -> None:
-        """Close what event loops have left open that ended without closing their store: it would keep them, too."""
+        """Close the connections of loops that ended without closing their store; they would keep the loops alive."""
         for reference in list(self._by_loop.keyrefs()):
             ended = reference()
             if ended is not None and ended.is_closed():
@@ -213,12 +213,12 @@ class _LoopConnections:
         self._scripts = scripts
         self._notice = notice
         self.first_is_finished = target is None
-        """Whether the first connection was made here, or was not in its time."""
+        """Whether the first attempt to connect has ended on this event loop, with a connection or without."""
 
         self._first_attempt: asyncio.Task[None] | None = None
         self._first_deadline = 0.0
         self._discovery_timeout_s: float | None = None
-        """The deadline of what is asked to find the way, while the first connection is made."""
+        """The deadline of a query for the slots while the first connection is made."""
 
         if self._kind != "cluster":
             caller_client: Any = client
@@ -226,13 +226,14 @@ class _LoopConnections:
 
     @property
     def multiplexer(self) -> Multiplexer | None:
-        """The only one, where there is one server and it was called before."""
+        """The multiplexer of a single server, once it was called; else None."""
         return self._multiplexers.get(None)
 
     async def connect_first(self) -> float | None:
-        """Make the first connection, which has a deadline of its own; calls that come meanwhile wait for it together.
+        """Make the first connection, which has a deadline of its own; calls that arrive meanwhile wait for it together.
 
-        Gives what is left of that deadline, which these calls have as well; None where that is no more than usual.
+        Returns how many seconds are left of that deadline, which these calls share; None where that is no more than the
+        usual timeout.
         """
         loop = asyncio.get_running_loop()
         if self._first_attempt is None:
@@ -273,7 +274,7 @@ class _LoopConnections:
             self.first_is_finished = True
 
     async def _connect_each(self, addresses: Sequence[Address], commands: Sequence[Command], within_s: float) -> None:
-        """Connect to servers; one that does not answer in time is left out: the first call to it gets the error."""
+        """Connect to servers. One that does not answer in time is skipped: the first call to it raises the error."""
         silent = self._slots.silent
         loop = asyncio.get_running_loop()
         connecting = {
@@ -340,7 +341,7 @@ class _LoopConnections:
                 refusal, sent_to = error, None
                 raise
 
-        if address is not None:  # the usual way, whose deadline is kept by the multiplexer
+        if address is not None:  # the usual case; the multiplexer keeps its deadline
             silent = self._slots.silent
             if silent.failures:
                 silent.check(address, self._shown)
@@ -371,7 +372,7 @@ class _LoopConnections:
             self._slots.silent.raise_for(error, sent_to, self._shown)
 
     async def _learn_slots(self) -> None:
-        """Ask where each slot is; calls that come together ask once."""
+        """Query which server has which slot; concurrent calls share one query."""
         if self._learning is None or self._learning.done():
             self._learning = asyncio.get_running_loop().create_task(self._query_slots())
             self._learning.add_done_callback(_retrieve_error)
@@ -419,19 +420,19 @@ class _LoopConnections:
     async def close(self) -> None:
         if self._first_attempt is not None:
             self._first_attempt.cancel()
-        while self._multiplexers:  # what is on its way may add some meanwhile
+        while self._multiplexers:  # a pending call may add one meanwhile
             await self._multiplexers.popitem()[1].close()
         if self._kind == "sentinel":
             for sentinel in self._pool.sentinel_manager.sentinels:
                 await sentinel.aclose()
 
     def abandon(self) -> None:
-        """Close the sockets of an event loop that is closed: nothing can be awaited there."""
+        """Close the sockets of an event loop that is closed, on which nothing can be awaited."""
         for multiplexer in self._multiplexers.values():
             multiplexer.abandon()
 
 
 def _retrieve_error(task: asyncio.Task[None]) -> None:
-    """Waiting calls get the error of a task; where none waits any more, it is dropped."""
+    """Mark the error of a task as retrieved: waiting calls raise it, and without any it is dropped."""
     if not task.cancelled():
         task.exception()

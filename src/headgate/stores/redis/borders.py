@@ -1,4 +1,4 @@
-"""The borders of calendar windows, sent with a call: scripts know no time zones, and decide by the server's clock."""
+"""The borders of calendar windows, sent with a call, since scripts know no time zones and use the server's clock."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headgate.stores.redis.script_replies import bytes_of
 _BORDERS = Struct("<6d")
 _REPLY = Struct("<2d")
 _OUTSIDE = -2.0
-"""What a script that was given the borders of another time replies with, before its moment.
+"""A script whose borders are those of another time replies with this number and its moment.
 
-Other replies have as many bytes where the record of a hold is damaged, but begin with a letter.
+Other replies are as long where the record of a hold is damaged, but begin with a letter.
 """
 
 _MOST_CALLS = 3
@@ -25,7 +25,7 @@ CallT = TypeVar("CallT")
 
 
 class Borders:
-    """The borders of one calendar around a moment: of the window before, of its own, and of the three that follow."""
+    """The borders of one calendar's windows around a moment: the one before, its own, and the three that follow."""
 
     __slots__ = ("_calendar", "_latest")
 
@@ -34,7 +34,7 @@ class Borders:
         self._latest = (0, 0, b"")
 
     def around(self, now_us: int) -> bytes:
-        """Six moments as doubles, the window of `now_us` between the second and the third."""
+        """Six moments as doubles; the window of `now_us` is between the second and the third."""
         start, end, packed = self._latest
         if not start <= now_us < end:
             start, end = self._calendar.window(now_us)
@@ -47,7 +47,7 @@ class Borders:
 
 
 class ServerClock:
-    """What a caller knows of the clock of its server, which may be in another window than its own."""
+    """The offset of a server's clock as far as it is known; it may be in another window than the caller's clock."""
 
     __slots__ = ("_ahead_us",)
 
@@ -55,11 +55,11 @@ class ServerClock:
         self._ahead_us = 0
 
     def now_us(self) -> int:
-        """The moment by the server's clock, as far as it is known."""
+        """The moment of the server's clock, as far as it is known."""
         return max(0, SYSTEM_CLOCK.now_us() + self._ahead_us)
 
     def retried(self, reply: Any, call: Callable[[], CallT]) -> Generator[CallT, Any, Any]:
-        """The reply of a script, called again while it had the borders of another time and charged nothing."""
+        """The reply of a script, called again while its borders are those of another time and it charges nothing."""
         for _ in range(_MOST_CALLS):
             if len(bytes_of(reply)) != _REPLY.size:
                 return reply

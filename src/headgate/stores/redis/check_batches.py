@@ -1,8 +1,8 @@
-"""Batches of checks that the front door asks, decided on a guarded Redis; docs/decisions/0071.
+"""Batches of checks from the front door, decided on a guarded Redis; docs/decisions/0071.
 
-A native `CheckBatch` packs the calls of usual checks and reads the replies of those that went well. Everything else is
-done by the steps that decide an operation alone: what is decided without the store, what is remembered, calendars, long
-keys, errors. All of it travels in one write, in the order of the checks.
+A native `CheckBatch` packs the calls of usual checks and parses their usual replies. The steps that decide a single
+operation do everything else: decisions without the store, remembered refusals, calendars, long keys, errors. All calls
+are sent in one write, in the order of the checks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def decide_batch(
 
 
 class _BatchRun:
-    """A batch on its way. What is usual takes two turns of the event loop, and no task."""
+    """A batch that is being decided. A usual one takes two turns of the event loop, and no task."""
 
     def __init__(self, link: AsyncLink, guard: GuardedStore, batch: Any, failure: Failing, done: Done) -> None:
         self._link = link
@@ -52,7 +52,7 @@ class _BatchRun:
         self._refused: list[int] = []
 
     def begin(self, clock: Clock | None) -> None:
-        """Ask the store, or whatever decides in its place."""
+        """Send the calls to the store, or decide without it."""
         batch, stepwise, multiplexer = self._batch, self._stepwise, self._link.multiplexer
         if self._guard.breaker.state != CLOSED or multiplexer is None:
             stepwise.begin(range(len(batch)))
@@ -75,7 +75,7 @@ class _BatchRun:
             self._done(None)
 
     def receive(self, replies: list[Any]) -> None:
-        """Go on with the replies."""
+        """Continue with the replies."""
         try:
             left, refused = self._batch.read(replies)
             self._record(len(left), refused)
@@ -86,13 +86,13 @@ class _BatchRun:
             self._done(error)
 
     def receive_bytes(self, data: bytes) -> int:
-        """Take the replies from bytes where all of them are as usual."""
+        """Parse the replies from bytes where all of them are usual."""
         length: int
         length, self._refused = self._batch.read_bytes(data)
         return length
 
     def resume(self) -> None:
-        """Go on with the replies that were bytes."""
+        """Continue after all replies were parsed from bytes."""
         try:
             self._record(0, self._refused)
             self._done(None)
@@ -100,7 +100,7 @@ class _BatchRun:
             self._done(error)
 
     def _record(self, left: int, refused: list[int]) -> None:
-        """Take note of what was decided by the replies, except for those that are left."""
+        """Record the decisions from the replies, except for the `left` ones."""
         batch, guard = self._batch, self._guard
         if guard.breaker.failures and left < self._count:
             guard.breaker.succeeded()
@@ -111,14 +111,14 @@ class _BatchRun:
             self._forget_refusals(refused[0])
 
     def _forget_refusals(self, first: int) -> None:
-        """Have refusals forgotten that a check which was charged has changed, from that place on."""
+        """Forget remembered refusals that are outdated by charged checks from index `first` on."""
         refusals = self._guard.refusals
         for index in self._batch.charged(refusals.of_state) if refusals.known else ():
             if index >= first:
                 self._batch.limits(index).charged(self._batch.operation(index))
 
     def _finish(self, replies: dict[int, Any] | None) -> None:
-        """Go on with what is decided by steps, if there is such, from replies to the first of these."""
+        """Continue the stepwise checks, if any, with the replies to their first steps."""
         if not self._stepwise.calls:
             self._done(None)
             return
@@ -127,22 +127,22 @@ class _BatchRun:
 
 
 def _explicit_now_us(clock: Clock | None) -> int | None:
-    """The moment of a clock that stands in for the server's."""
+    """The moment of a clock that replaces the server's; None without one."""
     return None if clock is None or isinstance(clock, SystemClock) else check_now(clock.now_us())
 
 
 class _StepwiseChecks:
-    """The checks of a batch that are decided by steps, by their places."""
+    """The checks of a batch that are decided in steps, by their indexes."""
 
     def __init__(self, batch: Any, failure: Failing) -> None:
         self._batch = batch
         self._failure = failure
         self._steps: dict[int, Steps] = {}
         self.calls: dict[int, ScriptCall] = {}
-        """What each of them is waiting for."""
+        """The call that each of them waits for."""
 
     def begin(self, indexes: Iterable[int]) -> None:
-        """Take the first step of each, or have it decided."""
+        """Take the first step of each check, or record its decision."""
         for index in indexes:
             steps = self._batch.limits(index).deciding(self._batch.operation(index))
             try:
@@ -155,7 +155,7 @@ class _StepwiseChecks:
                 self._steps[index] = steps
 
     async def resume(self, link: AsyncLink, replies: dict[int, Any] | None) -> None:
-        """Go on to the end, from replies to the first steps; where there are none, these are asked first."""
+        """Continue to the end, from the replies to the first steps, which are sent first where `replies` is None."""
         calls = list(self.calls.values())
         if not calls:
             return

@@ -1,6 +1,6 @@
-"""What redis-py gives for a place: clients and connections, in both colours.
+"""Clients and connections of redis-py to a target, in both colours.
 
-None of them sends a call again: one whose answer was lost may have been charged.
+None of them repeats a call, since one whose reply was lost may have been charged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AsyncSslConnection: Any = redis.asyncio.SSLConnection
 
 
 class _TlsConnection(_SslConnection):  # type: ignore[misc]
-    """A connection over TLS for threads, with a context that others have, too."""
+    """A connection over TLS for threads, with a context that connections share."""
 
     def __init__(self, *, tls: TlsContext, **options: Any) -> None:
         self._tls = tls
@@ -55,12 +55,12 @@ class _AsyncTlsConnection(_AsyncSslConnection):  # type: ignore[misc]
 
     async def disconnect(self, nowait: bool = False, **options: Any) -> None:
         if nowait and self._writer is not None:
-            self._writer.transport.abort()  # else it waits for the server to agree, unseen
+            self._writer.transport.abort()  # else it waits in the background for the server to agree
         await super().disconnect(nowait, **options)
 
 
 class _SentinelTlsConnection(SentinelManagedConnection, _TlsConnection):
-    """One to whichever server Sentinels name."""
+    """A connection over TLS to the server that Sentinels name."""
 
 
 class _AsyncSentinelTlsConnection(AsyncSentinelManagedConnection, _AsyncTlsConnection):  # type: ignore[misc]
@@ -68,7 +68,7 @@ class _AsyncSentinelTlsConnection(AsyncSentinelManagedConnection, _AsyncTlsConne
 
 
 def open_client(target: RedisTarget) -> Any:
-    """The client of a place, for threads."""
+    """A client of a target, for threads."""
     common_options = _connection_options(target)
     if target.kind == "single":
         connection_class, options = _connection_class(target, redis.Connection, _TlsConnection)
@@ -101,13 +101,13 @@ def open_client(target: RedisTarget) -> Any:
 
 
 def open_connection(target: RedisTarget, address: Address) -> Any:
-    """A connection to one server, for threads; it is not connected yet."""
+    """An unopened connection to one server, for threads."""
     connection_class, options = _connection_class(target, redis.Connection, _TlsConnection)
     return connection_class(host=address.host, port=address.port, **_connection_options(target), **options)
 
 
 def open_async_pool(target: RedisTarget) -> Any:
-    """What makes connections to a place, for an event loop."""
+    """A pool that makes connections to a target, for an event loop."""
     common_options = _async_connection_options(target)
     if target.kind == "single":
         connection_class, options = _connection_class(target, redis.asyncio.Connection, _AsyncTlsConnection)
@@ -127,13 +127,13 @@ def open_async_pool(target: RedisTarget) -> Any:
 
 
 def open_async_connection(target: RedisTarget, address: Address) -> Any:
-    """A connection to one server, for an event loop; it is not connected yet."""
+    """An unopened connection to one server, for an event loop."""
     connection_class, options = _connection_class(target, redis.asyncio.Connection, _AsyncTlsConnection)
     return connection_class(host=address.host, port=address.port, **_async_connection_options(target), **options)
 
 
 def can_listen(client: Any) -> bool:
-    """Whether a client of the caller's own can hear messages beside what it is asked: on a second connection."""
+    """Whether a caller's own client can receive messages beside its calls: on a second connection."""
     if isinstance(client, redis.asyncio.RedisCluster):
         return False
     pool = getattr(client, "connection_pool", None)
@@ -141,9 +141,9 @@ def can_listen(client: Any) -> bool:
 
 
 def repeats_calls(client: Any) -> bool:
-    """Whether a client of the caller's own sends a call again whose reply was lost, as redis-py's do by default.
+    """Whether a caller's own client repeats a call whose reply was lost, as redis-py's do by default.
 
-    One of asyncio for a single server does not: its calls go over a multiplexer.
+    An asyncio client of a single server does not: its calls go over a multiplexer.
     """
     if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
         retry = getattr(client, "retry", None)
@@ -157,7 +157,7 @@ def repeats_calls(client: Any) -> bool:
 async def disconnect(connection: Any, *, at_once: bool) -> None:
     """Close an event loop's connection; a task that waits for its reply wakes up.
 
-    Over TLS that takes until the server agrees, for 30 s where it hangs, unless it is closed `at_once`.
+    Over TLS, closing waits until the server agrees, up to 30 s where it hangs, unless it is closed `at_once`.
     """
     writer: asyncio.StreamWriter | None = getattr(connection, "_writer", None)
     if at_once and writer is not None:
@@ -166,7 +166,7 @@ async def disconnect(connection: Any, *, at_once: bool) -> None:
 
 
 async def wait_closed(writer: asyncio.StreamWriter, within_s: float) -> None:
-    """Wait until a connection is closed: over TLS the server has to agree, and the event loop may end then."""
+    """Wait until a connection is closed, after which the event loop may end; over TLS the server has to agree."""
     try:
         async with asyncio.timeout(within_s):
             await writer.wait_closed()
@@ -180,7 +180,7 @@ async def wait_closed(writer: asyncio.StreamWriter, within_s: float) -> None:
 def close_socket(connection: Any) -> None:
     """Close the socket of an event loop's connection, if there is one, once the loop is closed.
 
-    The transport cannot: it asks the loop to. uvloop has closed its sockets by then.
+    The transport cannot close it, since it needs the loop. uvloop has closed its sockets by then.
     """
     writer: asyncio.StreamWriter | None = getattr(connection, "_writer", None)
     sock = None if writer is None else getattr(writer.get_extra_info("socket"), "_sock", None)
@@ -189,7 +189,7 @@ def close_socket(connection: Any) -> None:
 
 
 def _connection_class(target: RedisTarget, plain: Any, over_tls: Any) -> tuple[Any, dict[str, Any]]:
-    """The class of connections to a place, and the options of each but for deadlines."""
+    """The class of connections to a target, and the options of each except for timeouts."""
     if target.tls is None:
         return plain, dict(target.options)
     options = {name: value for name, value in target.options.items() if not name.startswith("ssl")}
@@ -197,9 +197,9 @@ def _connection_class(target: RedisTarget, plain: Any, over_tls: Any) -> tuple[A
 
 
 def _sentinel_options(target: RedisTarget, common_options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the client of a Sentinel takes: by whom it is asked, and how long it is waited for.
+    """The options of a Sentinel's client: its user and timeouts.
 
-    Errors of redis-py before 8.1 have all options of that client in their text, but for what a provider keeps.
+    Errors of redis-py before 8.1 show all options of that client, except for those inside a credential provider.
     """
     options = {name: value for name, value in common_options.items() if name != "parser_class"}
     options |= {"socket_timeout": target.per_server_timeout_s, "socket_connect_timeout": target.per_server_timeout_s}
@@ -209,7 +209,7 @@ def _sentinel_options(target: RedisTarget, common_options: Mapping[str, Any]) ->
 
 
 def _configure_sentinel_pool(pool: Any, target: RedisTarget, parser: Any, over_tls: Any) -> None:
-    """Give connections to a Sentinel what its client does not take."""
+    """Set options on connections to a Sentinel that its client does not accept."""
     pool.connection_kwargs["parser_class"] = parser
     if target.tls is not None:
         pool.connection_kwargs["tls"] = target.tls

@@ -1,4 +1,4 @@
-"""A Cluster asked from threads: which server takes a call, and what is done where it was not executed."""
+"""A Cluster for threads: it picks the server for a call and repeats what was not executed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from headgate.stores.redis.slot_map import PAUSE_S, RecordKey, SearchStep, SendT
 from headgate.stores.redis.url import Address, RedisTarget
 
 _USUAL_PART = 0.75
-"""The part of a deadline that is enough for a call over an open connection, whose socket waits for a whole one."""
+"""With this part of a deadline left, a call uses an open connection, whose socket waits for a full timeout."""
 
 
 class ClusterPools:
-    """Connections to the servers of a Cluster; however often a call is sent on, it ends by its deadline."""
+    """Connections to the servers of a Cluster; a call ends by its deadline, however often it is redirected."""
 
     def __init__(self, target: RedisTarget, call_timeout_s: Callable[[], float]) -> None:
         self._target = target
@@ -39,7 +39,7 @@ class ClusterPools:
         self._pid = os.getpid()
 
     def execute(self, key: bytes | None, command: Command) -> Any:
-        """The reply to a command, from the server that has a key (None: any)."""
+        """Execute a command on the server that has a key (None: any server) and return its reply."""
         slot, deadline_us = 0 if key is None else key_slot(key), self._new_deadline_us()
 
         def perform(step: SearchStep | SendTo) -> Any:
@@ -52,14 +52,14 @@ class ClusterPools:
         return drive(self._slots.search(slot, self._target.shown, needs_whole_slot=isinstance(key, RecordKey)), perform)
 
     execute_first = execute
-    """A call that waited for the first connection has what is left of that time here by itself: `call_timeout_s`."""
+    """The same: `call_timeout_s` includes the rest of the time for the first connection."""
 
     def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
-        """The replies to several commands, one by one; a refusal is an error among them."""
+        """Execute several commands one by one and return their replies; a refusal is an error among them."""
         return execute_one_by_one(self.execute, requests)
 
     def open(self, commands: Sequence[Command], on_replies: Callable[[list[Any]], object]) -> None:
-        """Find out where the slots are and connect to each of their servers; one that does not answer is left out."""
+        """Learn where the slots are and connect to each of their servers; one that does not answer is skipped."""
         deadline_us = self._new_deadline_us()
         self._learn_slots(0, deadline_us)
         threads = [
@@ -68,7 +68,7 @@ class ClusterPools:
             )
             for address in self._slots.servers()
         ]
-        with suppress(RuntimeError):  # no more threads, or the interpreter ends: the first calls connect
+        with suppress(RuntimeError):  # no more threads, or the interpreter ends: calls connect
             for thread in threads:
                 thread.start()
         for thread in threads:
@@ -76,7 +76,7 @@ class ClusterPools:
                 thread.join(max(0.0, (deadline_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND))
 
     def _open(self, address: Address, commands: Sequence[Command], on_replies: Callable[[list[Any]], object]) -> None:
-        with suppress(exceptions.RedisError, OSError):  # the first call to this server gets the error
+        with suppress(exceptions.RedisError, OSError):  # the first call to this server raises the error
             self._pool_of(address).open(commands, on_replies)
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class ClusterPools:
         return pool
 
     def _learn_slots(self, slot: int, deadline_us: int) -> None:
-        """Ask where each slot is; of calls that come together one asks."""
+        """Query which server has which slot; of concurrent calls, one sends the query."""
         if self._pid != os.getpid():  # a thread of the parent may have held it
             self._learning_lock, self._pid = threading.Lock(), os.getpid()
         if not self._learning_lock.acquire(timeout=self._remaining_s(deadline_us)):
@@ -133,7 +133,7 @@ class ClusterPools:
         return SYSTEM_CLOCK.now_us() + round(self._call_timeout_s() * US_PER_SECOND)
 
     def _remaining_s(self, deadline_us: int) -> float:
-        """What is left of a deadline; raises NotSent, a TimeoutError of redis-py, where nothing is."""
+        """The seconds left until a deadline; raises NotSent, a TimeoutError of redis-py, once it has passed."""
         left_us = deadline_us - SYSTEM_CLOCK.now_us()
         if left_us <= 0:
             raise NotSent

@@ -1,8 +1,8 @@
-"""What is asked of a Redis or Valkey, and what its answers mean; without any I/O, for both colours.
+"""The calls that decide limits on a Redis or Valkey, and the meaning of the replies; without I/O, for both colours.
 
-A decision is one call of one script. Where a Cluster keeps the keys of a decision on several servers it
-is several: each is charged in turn, and a refusal gives back what was charged before it, so that never
-more passes than every limit admits; a request in between may be refused too early.
+A decision is one call of one script. Where a Cluster keeps the keys of a decision on several servers, it is one call
+for each: they are charged in turn, and a refusal gives back earlier charges, so that no limit ever admits too much; a
+request in between may be refused too early.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ NO_DELAY = -1.0
 
 MOST_LOCALS = 130
 MOST_IN_A_HASH, MOST_APART = 5, 3
-"""Limits that have a script of their own for what they are; more are decided in a loop."""
+"""Up to so many limits have a script for exactly these limits; more are decided in a loop."""
 
 Command = tuple[Any, ...]
-"""The words of a command."""
+"""The name and the arguments of a command."""
 
 Slot = Callable[[bytes], int]
-"""The hash slot of a Redis key, where a Cluster has many; else nothing bears on it."""
+"""Returns the hash slot of a Redis key in a Cluster."""
 
 
 class ScriptCall(NamedTuple):
@@ -80,17 +80,17 @@ class ScriptCall(NamedTuple):
 
     @property
     def by_sha(self) -> Command:
-        """The command that runs a script which the server has."""
+        """The command that runs a script that is loaded on the server."""
         return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.arguments)
 
     @property
     def by_text(self) -> Command:
-        """The command that runs the script whether the server has it or not."""
+        """The command that runs the script whether it is loaded or not."""
         return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.arguments)
 
 
 ScriptSteps = Generator[ScriptCall, Any, Any]
-"""Calls to make one after another; each is answered by the reply."""
+"""A generator that yields calls, one after another, and is sent the reply to each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Member:
 
 
 class Commands:
-    """What is asked for limits that are decided together."""
+    """The calls for limits that are decided together."""
 
     def __init__(self, definitions: Sequence[NamedLimit], prefix: str, slot_of: Slot | None) -> None:
         self.definitions = tuple(definitions)
@@ -115,7 +115,7 @@ class Commands:
         self.groups = max((definition.group + 1 for definition in self.definitions), default=0)
         self.key_names = [(KeyName(prefix, definition), definition.group) for definition in self.definitions]
         self._is_one = len(self.definitions) == 1
-        """Whether there is one limit, as mostly: then its key and cost are those of its group."""
+        """Whether there is one limit, the usual case: its key and cost are those of its group."""
 
         self.slot_of = slot_of
         in_flight = [definition.limit for definition in self.definitions if is_in_flight(definition.limit.algorithm)]
@@ -139,17 +139,17 @@ class Commands:
         self.server_clock = ServerClock()
         self.have_borders = any(member.borders is not None for member in self.members)
         self._scripts: dict[tuple[tuple[int, ...], bool], Script] = {}
-        # Whatever order they are written in, the same algorithms are one script.
+        # The same algorithms share a script, in whichever order they are written.
         self._order = sorted(range(len(self.members)), key=lambda number: self.members[number].kind & _ALGORITHM)
         self._in_order = self._order == sorted(self._order)
         self._compiled = [self.definitions[number].limit.compiled for number in self._order]
         self._brief = BRIEF * len(self._order)
         self.are_few = len(self.members) <= MOST_IN_A_HASH and self._locals(self._order) <= MOST_LOCALS
-        """Whether they have scripts of their own, if they are of one key."""
+        """Whether they have their own scripts, if they are of one key."""
 
     @property
     def native_calls(self) -> Any:
-        """The native `RedisCalls` of these limits; None on the Python core, for calendars, places and a Cluster."""
+        """The native `RedisCalls` of these limits; None on the Python core, and for calendars, places or a Cluster."""
         if core.native is None or not self.members or self.have_borders or self._in_flight or self.needs_several:
             return None
         return core.native.RedisCalls(
@@ -172,7 +172,7 @@ class Commands:
         )
 
     def _native_script(self, *, together: bool) -> tuple[str, str]:
-        """The name of the script that decides limits of one key or of several, and what it takes."""
+        """The SHA of the script that decides limits of one key or of several, and the form of its arguments."""
         if len(self.members) == 1:
             return self.members[0].one.sha, "one"
         if self._have_script(self._order, together=together):
@@ -187,7 +187,7 @@ class Commands:
         return None if call is None else call.script
 
     def names(self, keys: Sequence[Key]) -> list[bytes]:
-        """The Redis key of each limit. Raises ArgumentError for what is no key."""
+        """The Redis key of each limit. Raises ArgumentError for an invalid key."""
         if len(keys) != self.groups:
             raise ValueError(f"these limits take {self.groups} keys, not {len(keys)}")
         encoded_keys = list(map(encode_key, keys))
@@ -196,14 +196,14 @@ class Commands:
         return [name.of(encoded_keys[group]) for name, group in self.key_names]
 
     def costs(self, costs: Sequence[int]) -> list[int]:
-        """The cost of each limit. Raises ArgumentError for what is no cost."""
+        """The cost of each limit. Raises ArgumentError for an invalid cost."""
         if len(costs) != self.groups:
             raise ValueError(f"these limits take {self.groups} costs, not {len(costs)}")
         checked = list(map(check_cost, costs))
         return checked[-1:] if self._is_one else [checked[definition.group] for definition in self.definitions]
 
     def moment_us(self, now_us: float) -> int:
-        """The moment that a script is given; where it is given none, that of the server as far as it is known."""
+        """The moment for a script; where it is given none, the server's moment as far as it is known."""
         return int(now_us) if now_us >= 0 else self.server_clock.now_us()
 
     def check_hit(self) -> None:
@@ -212,7 +212,7 @@ class Commands:
             raise never_ends(self._in_flight)
 
     def decide(self, operation: Operation, clock: Clock | None = None) -> ScriptSteps:
-        """Decide an operation, by `clock` in place of the server's; the generator's result is the decision."""
+        """Decide an operation, by `clock` instead of the server's; the generator returns the decision."""
         names, costs = self.names(operation.keys), self.costs(operation.costs)
         mode, max_delay_us = HIT if operation.commit else PEEK, operation.max_delay_us
         if mode == HIT and self._in_flight is not None:
@@ -249,7 +249,7 @@ class Commands:
     def read(
         self, keys: tuple[Key, ...], now_us: Callable[[int], int]
     ) -> Generator[list[tuple[bytes | None, Command]], list[Any], StatesAt]:
-        """Read states; what it yields is to be asked at once. `now_us` makes the moment of them of the server's."""
+        """Read states by commands that are sent together. `now_us` maps the server's moment to that of the states."""
         names = self.names(keys)
         read_commands = [
             read_command(definition, name) for definition, name in zip(self.definitions, names, strict=True)
@@ -260,7 +260,7 @@ class Commands:
     def forget(
         self, names: list[bytes], now_us: int | None
     ) -> Generator[ScriptCall, Any, tuple[bool, dict[bytes, None]]]:
-        """Forget; the generator's result is whether there was more than nothing, and the letters of the ids of holds
+        """Forget states; the generator returns whether any was still in effect, and the letters of the ids of holds
         whose places under other names are to be freed."""
         live, record_ids = False, dict[bytes, None]()
         for shard in self._shards(names) if names else ():
@@ -282,7 +282,7 @@ class Commands:
                     try:
                         former, state = read_state(kind, value)
                     except StoreKeyError:
-                        live = True  # there was something
+                        live = True  # there was some value
                     else:
                         live |= measure_us(former, state, moment_us)[1] > 0
         return live, record_ids
@@ -296,7 +296,7 @@ class Commands:
         now_us: int | None,
         max_delay_us: int | None,
     ) -> Generator[ScriptCall, Any, list[Reading]]:
-        """Charge place by place; at a refusal give back what was charged, and only look at the rest."""
+        """Charge shard by shard; after a refusal, give back the charges and only peek at the rest."""
         readings: dict[int, Reading] = {}
         charged: list[tuple[list[int], int]] = []
         refused = False
@@ -316,7 +316,7 @@ class Commands:
                 refused = True
             elif shard_mode == TELL:
                 charged_numbers = [number for number in shard if readings[number].allowed]
-                if charged_numbers:  # of shadow limits alone it may be none
+                if charged_numbers:  # there may be none among shadow limits alone
                     charged.append((charged_numbers, moment_us))
         if refused:
             yield from self._undo(charged, names, costs)
@@ -326,7 +326,7 @@ class Commands:
     def readings_after_refusal(
         self, names: list[bytes], costs: list[int], readings: dict[int, Reading], now_us: int | None
     ) -> Generator[ScriptCall, Any, list[Reading]]:
-        """What all limits have after a hold was refused: `readings` of those asked, while the others are looked at."""
+        """The readings of all limits after a hold was refused; `readings` has those of the shards that were called."""
         shards = self._shards(names)
         for shard in shards:
             if not all(number in readings for number in shard):
@@ -337,9 +337,9 @@ class Commands:
     def _uncharged_readings(
         self, shards: list[list[int]], names: list[bytes], readings: dict[int, Reading], mode: int, now_us: int | None
     ) -> Generator[ScriptCall, Any, list[Reading]]:
-        """What all limits have where nothing is charged, and whether each admits, as it was `readings`."""
+        """The readings of all limits where nothing is charged; whether each admits is taken from `readings`."""
         for shard in shards:
-            # With a commit, a state that other numbers left is adopted, as by a refusal in one call.
+            # With a commit, a state of a changed limit is adopted, as by a refusal in one call.
             reply = yield from self._execute_shard(shard, names, [0] * len(names), mode, now_us, None)
             for number, reading in zip(shard, readings_of(reply, len(shard)), strict=True):
                 readings[number] = reading._replace(
@@ -356,13 +356,13 @@ class Commands:
         now_us: int | None,
         max_delay_us: int | None,
     ) -> ScriptSteps:
-        """The reply of one place of several."""
+        """Call the script of one shard among several; the generator returns the reply."""
         call = partial(self._call, shard, names, costs, mode, now_us, max_delay_us, together=True)
         reply = yield call()
         return (yield from self.server_clock.retried(reply, call)) if self.have_borders else reply
 
     def _undo(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> ScriptSteps:
-        """Undo what was charged in this decision, at moments that are known."""
+        """Undo the charges of this decision, whose moments are known."""
         for shard, moment_us in charged:
             yield from self._give_back(shard, names, costs, (moment_us, 0, SERVER_TIME))
 
@@ -376,7 +376,7 @@ class Commands:
     def _give_back_call(
         self, shard: list[int], names: list[bytes], costs: list[int], header: tuple[float, float, float]
     ) -> ScriptCall:
-        """The call that gives back; `header` is (when it was charged, or how long ago at the most, now)."""
+        """The call that gives back; `header` is (moment of the charge, or its greatest age, now)."""
         arguments = [pack("<3d", *header), bytes([self.members[number].kind for number in shard])]
         for number in shard:
             member = self.members[number]
@@ -426,11 +426,11 @@ class Commands:
         return ScriptCall(several_limits(), keys, [kinds, *arguments])
 
     def _have_script(self, shard: Sequence[int], *, together: bool) -> bool:
-        """Whether there is a script for just these limits, of one key or of several."""
+        """Whether there is a script for exactly these limits, of one key or of several."""
         return len(shard) <= (MOST_IN_A_HASH if together else MOST_APART) and self._locals(shard) <= MOST_LOCALS
 
     def _numbers(self, members: Sequence[Member], now_us: int | None) -> list[bytes]:
-        """The numbers of limits with borders among them, which follow those of a calendar window."""
+        """The numbers of limits, followed by the borders where a limit is a calendar window."""
         moment_us = self.moment_us(SERVER_TIME if now_us is None else now_us)
         return [
             member.numbers if member.borders is None else member.numbers + member.borders.around(moment_us)
@@ -438,7 +438,7 @@ class Commands:
         ]
 
     def _locals(self, shard: Sequence[int]) -> int:
-        """How many local variables a script for these limits has, of the 200 that Lua allows."""
+        """How many local variables a script for these limits has; Lua allows 200."""
         return sum(self._locals_of(number) for number in shard)
 
     def _locals_of(self, number: int) -> int:
@@ -447,7 +447,7 @@ class Commands:
         return 28 if is_in_flight(self.definitions[number].limit.algorithm) else 20
 
     def _script_of_few(self, shard: tuple[int, ...], *, together: bool) -> Script:
-        """The script of these limits, found once."""
+        """The script of these limits, which is cached."""
         script = self._scripts.get((shard, together))
         if script is None:
             limits = [self.members[number] for number in shard]
@@ -458,7 +458,7 @@ class Commands:
         return script
 
     def _shards(self, names: list[bytes]) -> list[list[int]]:
-        """Which limits can be decided in one call: all, or in a Cluster those of one slot."""
+        """The limits that can be decided in one call each: all together, or in a Cluster those of each slot."""
         if self.slot_of is None or len(names) == 1:
             return [self._order]
         by_slot: dict[int, list[int]] = {}
@@ -467,13 +467,13 @@ class Commands:
         return list(by_slot.values())
 
     def _readings(self, reply: Any, costs: list[int]) -> list[Reading]:
-        """What one call for all limits replied: of buckets mostly the states that it wrote."""
+        """Parse the reply of one call for all limits; for buckets it usually has the states that were written."""
         if type(reply) is not bytes:
             reply = bytes_of(reply)
         if len(reply) == self._brief:
             readings: list[Reading] = []
             for limit in self._compiled:
-                readings.append(read_charged(limit, reply, BRIEF * len(readings)))  # a frame less
+                readings.append(read_charged(limit, reply, BRIEF * len(readings)))  # a comprehension would cost a frame
             return readings
         if len(reply) == UNITS:
             return [read_refused(self._compiled[0], reply, costs[0])]
@@ -491,5 +491,5 @@ class Commands:
 
 
 def read_command(definition: NamedLimit, name: bytes) -> Command:
-    """The command that reads a limit's state: what a sliding window needs, which may be in several fields, or one."""
+    """The command that reads a limit's state: one field, or all fields for a sliding window, which may need several."""
     return ("HGETALL", name) if is_log(definition) else ("HGET", name, field_name(definition))

@@ -1,4 +1,4 @@
-"""What a Redis or Valkey refuses, as errors of Headgate that tell the next step."""
+"""Refusals of a Redis or Valkey, as errors of Headgate that tell the next step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TEMPORARY = {
     "NOREPLICAS": "it has too few replicas and refuses writes",
     "MAXCLIENTS": "it has too many clients",
 }
-"""Refusals that pass by themselves, or once an operator has acted. None of them has charged anything."""
+"""Refusals that end by themselves or after an operator has acted. None of them has charged anything."""
 
 _PERMANENT = {
     "WRONGTYPE": "a key of this name holds a value of another program: choose another prefix, or delete the key",
@@ -59,7 +59,7 @@ def store_error(error: Exception, shown: str) -> StoreError:
 
 
 def mark_unsent(error: E) -> E:
-    """An error that kept a call from being sent, for `store_error` to tell."""
+    """Mark an error that prevented a call from being sent, for `store_error`."""
     error.was_sent = False  # type: ignore[attr-defined]
     return error
 
@@ -84,7 +84,7 @@ def _converted(error: Exception, shown: str) -> StoreError:
     code_of_class = _CODES_BY_CLASS.get(type(error).__name__, "")
     code = code if code in _TEMPORARY or code in _PERMANENT else code_of_class
     if code in _TEMPORARY:
-        return mark_unsent(StoreUnavailable(f"{shown}: {_TEMPORARY[code]} ({code})"))  # as good as: it was not executed
+        return mark_unsent(StoreUnavailable(f"{shown}: {_TEMPORARY[code]} ({code})"))  # sent, but not executed
     if code in ("WRONGTYPE", "NOSTATE"):
         return StoreKeyError(f"{shown}: {_PERMANENT[code]} ({code})")
     if code in _PERMANENT:
@@ -93,7 +93,7 @@ def _converted(error: Exception, shown: str) -> StoreError:
             return StoreError(f"{shown}: {_SENTINEL_RIGHTS} (NOPERM)")
         detail = "" if denied is None else f"; what it may not run is {denied[1]}"
         return StoreError(f"{shown}: {_PERMANENT[code]} ({code}{detail})")
-    if (unknown := _UNKNOWN_COMMAND.search(text)) is not None:  # what follows tells the key
+    if (unknown := _UNKNOWN_COMMAND.search(text)) is not None:  # the rest of the text shows the key
         return StoreError(
             f"{shown}: it has no command {unknown[1] or 'that a script calls'}: {_UNKNOWN_COMMAND_REASONS}"
         )
@@ -103,10 +103,10 @@ def _converted(error: Exception, shown: str) -> StoreError:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """An error that is kept.
+    """An error, without the frames of its traceback, that is to be stored.
 
-    The frames that it and its causes came through refer to what keeps the error: with them, it would keep a store that
-    is no longer used, and its connections, until garbage is collected.
+    The frames of an error and its causes refer to the object that stores it: with them, the error would keep an unused
+    store and its connections alive until garbage is collected.
     """
     current: BaseException | None = error
     for _ in range(_MOST_CAUSES):
@@ -117,7 +117,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def reply_or_raise(reply: Any) -> Any:
-    """A reply of several; raises it where it is an error."""
+    """Return a reply, or raise it where it is an error."""
     if isinstance(reply, Exception):
         try:
             raise reply
@@ -127,16 +127,16 @@ def reply_or_raise(reply: Any) -> Any:
 
 
 def no_connection_error(shown: str) -> StoreTimeout:
-    """The error of a call that was never sent, for want of a connection."""
+    """The error of a call that was never sent because there was no connection."""
     over = " over TLS" if shown.startswith("rediss") else ""
     return mark_unsent(StoreTimeout(f"{shown}: no answer in time to a connection{over}; nothing was charged"))
 
 
 NO_CONNECTION = "Timeout connecting to server"
-"""What redis-py says of a connection that is not there in time, over TLS with its handshake."""
+"""The message of redis-py where a connection, over TLS including the handshake, is not ready in time."""
 
 _EXPECTED_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError, EOFError)
-"""What redis-py raises on purpose, and the network."""
+"""Errors that redis-py raises on purpose, and those of the network."""
 
 _CODES_BY_CLASS = {
     "OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING",
@@ -144,7 +144,7 @@ _CODES_BY_CLASS = {
     "NoPermissionError": "NOPERM", "AuthenticationError": "WRONGPASS", "MaxClientsError": "MAXCLIENTS",
     "MovedError": "MOVED", "AskError": "MOVED",
 }  # fmt: skip
-"""redis-py takes the code off some texts."""
+"""The codes of errors whose text redis-py strips of its code."""
 
 _DENIED_COMMAND = re.compile(r"permissions to run the '([A-Za-z|-]{1,40})' command", re.IGNORECASE)
 _UNKNOWN_COMMAND = re.compile(r"unknown (?:redis )?command(?:,? [`'\"]([A-Za-z|]{1,30})[`'\"])?", re.IGNORECASE)
@@ -162,7 +162,7 @@ _CODES_BY_PHRASE = {
     "cluster support disabled": "NOCLUSTER",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
     "ACL failure in script": "NOPERM",
-    # What scripts run into where a value is none that they have written:
+    # Errors of scripts at a value that they have not written:
     "data string too short": "NOSTATE",
     "attempt to ": "NOSTATE",
     "bad argument #": "NOSTATE",
@@ -175,14 +175,14 @@ _CODES_BY_PHRASE = {
     "offset is out of range": "NOSTATE",
     "too many results to unpack": "NOSTATE",
 }
-"""The same of texts that tell more than their class."""
+"""The codes of errors whose text is more precise than their class."""
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without an address twice or a password at all.
+    """Why a server cannot be reached, without repeating its address and without any password.
 
-    redis-py tells it in a text, and keeps the error of the system as the cause; asyncio tells the number of that in a
-    text, where a name has several addresses.
+    redis-py describes it in a text and keeps the system's error as the cause; asyncio has only the error number in a
+    text where a name has several addresses.
     """
     cause: BaseException | None = error
     for _ in range(_MOST_CAUSES):
@@ -204,7 +204,7 @@ def _reason(error: Exception) -> str:
 
 
 def _sentinel_reason(text: str) -> str:
-    """The same of Sentinels: redis-py puts the kinds of what they said into one text."""
+    """The same for Sentinels: redis-py puts the classes of their errors into one text."""
     if _ASKS_FOR_PASSWORD.search(text):
         return (
             "a Sentinel asks for another user or password: Sentinels are told sentinel_username and sentinel_password"

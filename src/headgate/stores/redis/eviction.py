@@ -1,4 +1,4 @@
-"""Whether a server evicts keys when its memory is full: limits are forgotten then, and nothing else would say so."""
+"""Warn of a server that evicts keys when its memory is full: it then forgets limits without any error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 log = logging.getLogger("headgate")
 
 EVICTION_QUERY = ("INFO", "memory")
-"""What a server is asked over a first connection. It may refuse: then nothing is known."""
+"""The query over a first connection. Where the server refuses it, its policy remains unknown."""
 
 _HARMLESS = ("noeviction", "volatile-ttl")
 """The policies that docs/redis.md recommends."""
@@ -19,14 +19,14 @@ _FIELD = re.compile(rb"^(maxmemory|maxmemory_policy):([a-z0-9-]{1,40})\r?$", re.
 
 
 class EvictionNotice:
-    """Tells in the log, once, that a server of a store evicts keys."""
+    """Logs once that a server of a store evicts keys."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
         self._was_logged = False
 
     def check(self, replies: Sequence[Any]) -> None:
-        """Look at what a server replied to the commands of a first connection, of which ASKED is the last."""
+        """Check the replies to the commands of a first connection, of which EVICTION_QUERY is the last."""
         reply = replies[-1] if replies else None
         if self._was_logged or not isinstance(reply, bytes):
             return

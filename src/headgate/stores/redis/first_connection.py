@@ -1,7 +1,7 @@
 """The first connection of a process, which has a deadline of its own: calls meanwhile wait for that one attempt.
 
-A process that has just started has no connection and no script loaded, and its requests come all at once. Decided
-without the store they would be counted apart in each process; so they wait, longer than for a decision and once.
+A process that has just started has no connection and no script loaded, and its requests arrive all at once. Decided
+without the store, they would be counted separately in each process; so they wait, once and longer than for a decision.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from headgate.stores.redis.url import RedisTarget
 
 
 def first_commands(scripts: dict[str, Script]) -> list[tuple[str, ...]]:
-    """What is sent over a first connection: the scripts of the limits that are known by then.
+    """The commands to send over a first connection: they load the scripts of the limits that are known by then.
 
-    A server that asks for a password says so to the PING, and takes no long script. An `EvictionNotice` sees what
-    is replied.
+    A server that needs a password refuses the PING, and is sent no long script first. An `EvictionNotice` checks the
+    replies.
     """
     return [("PING",), *(("SCRIPT", "LOAD", script.text) for script in list(scripts.values())), EVICTION_QUERY]
 
@@ -43,22 +43,22 @@ class _Attempt:
 
 
 class FirstConnection:
-    """What threads wait for in a process that was not connected yet, be it new or forked."""
+    """The first connection of a process, new or forked, for which its threads wait."""
 
     def __init__(self, target: RedisTarget) -> None:
         self._target = target
         self._attempts: dict[int, _Attempt] = {}
-        """By process: that of a parent is the parent's."""
+        """By process id: a forked process does not use its parent's attempt."""
 
         self.finished_pid = 0
-        """The process that has made its attempt, whatever came of it; `is_finished`, for calls that may not take longer."""
+        """The id of the process whose attempt is over, successful or not; a faster form of `is_finished`."""
 
         self._thread = threading.local()
-        """Has `deadline_us` in a thread that waited for the first connection, until its call is answered."""
+        """Has `deadline_us` in a thread that waited for the first connection, until its call has ended."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether this process has made its attempt, whatever came of it."""
+        """Whether the attempt of this process is over, successful or not."""
         return self.finished_pid == os.getpid()
 
     @property
@@ -69,7 +69,7 @@ class FirstConnection:
 
     @contextmanager
     def established(self, connect: Callable[[], object]) -> Iterator[None]:
-        """`establish`, for a call that has what is left of that time, too; nothing where the attempt was made before."""
+        """`establish`, for a call that may use the rest of that time, too; nothing where the attempt is over."""
         if self.is_finished:
             yield
             return
@@ -80,7 +80,7 @@ class FirstConnection:
             self._thread.deadline_us = 0
 
     def establish(self, connect: Callable[[], object]) -> _Attempt:
-        """Connect in a thread, or wait for the thread that does it already; raises what it has raised."""
+        """Connect in a thread, or wait for the thread that is connecting; raises the error of that thread."""
         new = _Attempt(self._target.first_timeout_s)
         attempt = self._attempts.setdefault(os.getpid(), new)
         if attempt is new:
@@ -97,7 +97,7 @@ class FirstConnection:
         return attempt
 
     def call_timeout_s(self) -> float:
-        """How long a call of this thread may take that begins now: one that waited has what is left of that time."""
+        """How long a call of this thread may take from now: one that waited has the rest of that time."""
         deadline_us = getattr(self._thread, "until_us", 0)
         return max(self._target.timeout_s, (deadline_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND)
 
@@ -118,10 +118,10 @@ class FirstConnection:
 
 
 def _copy_of(error: BaseException) -> BaseException:
-    """The same error for each thread that waited: frames of theirs are noted in it, see `without_frames`."""
+    """A copy of an error for each thread that waited: raising adds frames to an error, see `without_frames`."""
     try:
         copied = copy(error)
-    except Exception:  # of a client's own, which is made in another way
+    except Exception:  # its class has another constructor
         return error
     copied.__cause__ = error.__cause__ or error.__context__
     return copied

@@ -1,8 +1,8 @@
-"""What is asked of a Redis for holds, and what its answers mean; without any I/O, for both colours.
+"""The calls for holds on a Redis, and the meaning of the replies; without I/O, for both colours.
 
-A hold is one record, made, settled and extended by one call of a script each. Where a Cluster keeps the states of a
-hold in several slots, each has a record of its own under the same id, and is asked in turn, first the slot of the id,
-whose record names the others. A refusal by one takes back what the others charged.
+A hold is one record, made, settled and extended by one script call each. Where a Cluster keeps the states of a hold in
+several slots, each has its own record under the same id. They are called in turn, first the slot of the id, whose
+record names the others. A refusal by one undoes the charges of the others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headgate.keys import Key, check_now, encode_key
 from headgate.operation import Operation
 from headgate.stores.redis.codec import tag_of
 from headgate.stores.redis.commands import NO_DELAY, SERVER_TIME, Commands, ScriptCall, ScriptSteps
-from headgate.stores.redis.hold_calls import AS_HELD, TOKEN, HoldCalls, HoldTerms, HoldShard
+from headgate.stores.redis.hold_calls import AS_HELD, TOKEN, HoldCalls, HoldShard, HoldTerms
 from headgate.stores.redis.hold_names import slot_of_tag
 from headgate.stores.redis.hold_replies import (
     DEBT_FITS,
@@ -45,8 +45,8 @@ from headgate.stores.redis.hold_replies import (
     IDENTITY_PARTS,
     Conflict,
     Extended,
-    Standings,
     Settled,
+    Standings,
     TooMuchDebt,
     conflicting,
     read_extended,
@@ -59,31 +59,31 @@ from headgate.stores.redis.short_commits import ShortCommits
 
 _DIGEST = 16
 _NO_IDENTITY = bytes(IDENTITY)
-"""The maker of a hold whose id no caller can give again."""
+"""The identity of a hold whose id no caller has given."""
 
 
 class HoldCommands:
-    """What is asked to hold, settle and extend what limits charge that are decided together."""
+    """Holds, settles and extends charges of limits that are decided together."""
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
         definitions = commands.definitions
         self._order = sorted(range(len(definitions)), key=lambda number: definitions[number].scope)
-        """The limits by their scopes: a hold is the same however its limits are written."""
+        """The limits sorted by scope: a hold does not depend on the order in which its limits are written."""
         self._scopes = "\n".join(definitions[number].scope for number in self._order)
         self.calls = HoldCalls(commands, self._order)
         self._remember_us = remembered_us(definitions, 0)
         self.new = NewHolds.of(commands, self.calls.few, self._order, self._remember_us)
         self.short_commits = ShortCommits.of(commands, self.calls.few, self._order)
-        """The short ways to a hold of an id that is just made, and to settle one; None where these limits have none."""
+        """The short paths to a hold under a new id, and to its settlement; None where these limits have none."""
 
     def id_of(self, key: Key, name: str | bytes) -> str:
-        """The whole id of the hold of a name within a key."""
+        """The complete id of a hold, given its name within a key."""
         text = encode_key(key)
         return whole_id(text, name, _slot_of(text))
 
     def reserve(self, operation: Operation, hold: Hold, clock: Clock | None) -> ScriptSteps:
-        """Decide an operation and hold what it charges; the generator's result is what was Reserved."""
+        """Decide an operation and hold its charge; the generator returns a Reserved."""
         commands = self._commands
         keys, amounts, max_delay_us = operation.keys, operation.costs, operation.max_delay_us
         names, costs = commands.names(keys), commands.costs(amounts)
@@ -117,7 +117,7 @@ class HoldCommands:
         return Reserved(commands.decision_of(readings, costs), id, repeated)
 
     def commit(self, id: str, actuals: Amounts, now_us: int | None, clock: Clock | None) -> ScriptSteps:
-        """Settle a hold; the generator's result is the Settlement."""
+        """Settle a hold; the generator returns the Settlement."""
         _, slot = read_id(id)
         amounts = [AS_HELD if actual is None else actual for actual in amounts_of(actuals)]
         moment_us = _moment(now_us, clock)
@@ -127,7 +127,7 @@ class HoldCommands:
                 settled = yield from self._settle_debt(id, slot, settled.other_slots, amounts, moment_us)
             outcome, settled_with, standings, other_slots = settled
             for other in other_slots:
-                # What the first place was settled with counts: settlings that come together tell the others the same.
+                # The amounts of the first slot count: concurrent settlements then send the same ones to the others.
                 call = partial(
                     self.calls.settle, self.calls.record(id, other), settled_with, moment_us, other_slot=True
                 )
@@ -146,7 +146,7 @@ class HoldCommands:
     def extend(
         self, id: str, lease_us: int, more: Sequence[int], now_us: int | None, clock: Clock | None
     ) -> ScriptSteps:
-        """Let the lease of a hold end later, and hold more; the generator's result is the Extension."""
+        """Prolong the lease of a hold, and hold more; the generator returns the Extension."""
         _, slot = read_id(id)
         check_lease(lease_us)
         amounts = [check_amount(amount) for amount in more]
@@ -168,7 +168,7 @@ class HoldCommands:
         return Extension("extended" if extended.outcome == b"E" else "refused", standings, decision)
 
     def _execute(self, call: Callable[[], ScriptCall]) -> ScriptSteps:
-        """The reply of a script, called again while it had the borders of another time."""
+        """The reply of a script, which is called again while its borders are those of another time."""
         reply = yield call()
         return (yield from self._commands.server_clock.retried(reply, call)) if self._commands.have_borders else reply
 
@@ -177,7 +177,7 @@ class HoldCommands:
         record, settled = self.calls.record(id, slot), None
         if self.calls.are_few and len(amounts) == 1:
             settled = read_settled_few((yield self.calls.settle_few(record, amounts[0], now_us)))
-        if settled is None:  # a hold of other limits, or of other numbers
+        if settled is None:  # the hold has other limits, or other numbers
             settled = read_settled((yield from self._execute(partial(self.calls.settle, record, amounts, now_us))))
         elif settled.outcome == b"Y":
             reply = yield from self._execute(partial(self.calls.settle, record, amounts, now_us))
@@ -187,7 +187,7 @@ class HoldCommands:
     def _settle_debt(
         self, id: str, slot: int, other_slots: Sequence[int], amounts: list[float], now_us: float
     ) -> Generator[ScriptCall, Any, Settled]:
-        """Settle a hold in the slot of its id once its debts are seen to fit in all others."""
+        """Settle a hold in the slot of its id after its debts were checked in all others."""
         for other in other_slots:
             record = self.calls.record(id, other)
             read_settled((yield from self._execute(partial(self.calls.check_debt, record, amounts, now_us))))
@@ -197,7 +197,7 @@ class HoldCommands:
     def _reserve_sharded(
         self, shards: list[HoldShard], terms: HoldTerms, names: list[bytes], costs: list[int], amounts: Sequence[int]
     ) -> Generator[ScriptCall, Any, tuple[bool, list[Reading]] | Conflict]:
-        """Hold place by place; where one refuses, forget what the others hold, and look at the limits again."""
+        """Hold shard by shard; where one refuses, forget what the others hold and read the limits again."""
         commands, calls = self._commands, self.calls
         readings: dict[int, Reading] = {}
         charged: list[HoldShard] = []
@@ -224,16 +224,16 @@ class HoldCommands:
         return repeated, [readings[number] for number in range(len(names))]
 
     def _forget(self, shards: list[HoldShard], now_us: float) -> ScriptSteps:
-        """Take back what was charged for a hold that is none."""
+        """Undo the charges of a hold that was refused."""
         for shard in shards:
             yield from self._execute(partial(self.calls.forget, shard.record, now_us, is_listed=shard.is_listed))
 
     def _extend_sharded(
         self, first: Extended, id: str, slot: int, lease_us: int, amounts: list[int], now_us: float
     ) -> Generator[ScriptCall, Any, Extended]:
-        """Extend a hold in its other places; where one refuses, take back what was held on top and ask what all say."""
+        """Extend a hold in its other slots; where one refuses, undo the extension and collect the replies of all."""
         calls, found, outcome = self.calls, {slot: first}, first.outcome
-        if outcome not in (b"E", b"R"):  # only look at the others
+        if outcome not in (b"E", b"R"):  # only read the others
             lease_us, amounts = 1, [0]
         for other in first.other_slots if outcome != b"R" else ():
             call = partial(calls.extend, calls.record(id, other), lease_us, amounts, now_us, other_slot=True)
@@ -257,7 +257,7 @@ class HoldCommands:
         return Extended(outcome, standings, [], readings, is_complete, first.former_end_us, first.added_part)
 
     def _shards(self, names: list[bytes], id: str, home: int) -> list[HoldShard]:
-        """The limits of each slot, first those of the slot of the id; all together where there is one server."""
+        """The limits of each slot, starting with the slot of the id; all together on a single server."""
         slot_of, record = self._commands.slot_of, self.calls.record
         is_listed = self._commands.count_in_flight and len(set(names)) > 1
         if slot_of is None:
@@ -268,7 +268,7 @@ class HoldCommands:
         return [HoldShard(slot, record(id, slot), limits, is_listed) for slot, limits in numbers.items()]
 
     def _standings(self, standings: Standings) -> tuple[Standing, ...]:
-        """What the limits have, in their order, which may be another one than that of a hold."""
+        """The standings of the limits in their own order, which may differ from that of a hold."""
         definitions = self._commands.definitions
         if len(standings) == 1:
             [(number, (remaining, reset_after_us))] = standings.items()
@@ -277,7 +277,7 @@ class HoldCommands:
         return tuple(Standing(definitions[number], *numbers) for number, numbers in in_order)
 
     def _identity(self, operation: Operation, hold: Hold) -> bytes:
-        """What must be the same where an id is given again: the kind, the costs, the limits and the keys."""
+        """A digest of what must not differ where an id is given again: the kind, the costs, the limits and the keys."""
         texts = [encode_key(key) for key in operation.keys]
         parts = (repr(list(operation.costs)), self._scopes, repr(texts))
         return bytes([hold.at_once]) + b"".join(
@@ -291,7 +291,7 @@ def _slot_of(text: str) -> int:
 
 
 def _moment(now_us: int | None, clock: Clock | None) -> float:
-    """The moment to decide at, in place of the server's."""
+    """The moment to decide at, or SERVER_TIME."""
     if now_us is None and clock is not None:
         now_us = clock.now_us()
     return SERVER_TIME if now_us is None else check_now(now_us)

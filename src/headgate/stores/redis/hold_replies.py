@@ -1,4 +1,4 @@
-"""What the scripts for holds reply."""
+"""Parse the replies of the scripts for holds."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _EXTENDED = Struct("<dBHH")
 _ONE = Struct("<sHdHHdd")
 _DEBT = Struct("<sHd")
 IDENTITY = 16
-"""Bytes that tell which caller made a hold."""
+"""Length in bytes of the identity of a hold's maker."""
 
 IDENTITY_PARTS = (3, 6, 6)
-"""Those of them that are of its costs, limits and keys; the first is 1 for a hit."""
+"""How many of them are digests of its costs, limits and keys. The first byte of the identity is 1 for a hit."""
 
 _NO_SLOTS: list[int] = []
 DEBT_FITS = b"F"
 
 Standings = dict[int, tuple[int, int]]
-"""What limits have now, by their number among those of the caller: (remaining, reset_after_us)."""
+"""The current (remaining, reset_after_us) of limits, by their number among those of the caller."""
 
 
 class Settled(NamedTuple):
-    """What became of a hold in one slot: the outcome, the units of each group, what limits have, and other slots.
+    """The result of settling a hold in one slot: the outcome, the units of each group, standings, and other slots.
 
-    The outcome is as scripts tell it: FITS where nothing was done, as a debt is to be looked at in other slots first.
+    The outcome is the scripts' letter: DEBT_FITS where nothing was done, since a debt is to be checked in other slots.
     """
 
     outcome: bytes
@@ -42,11 +42,10 @@ class Settled(NamedTuple):
 
 
 class Extended(NamedTuple):
-    """The same of a hold that was to be extended.
+    """The result of extending a hold in one slot.
 
-    `readings` are of the decision about what was held on top, for the limits that are the caller's; `is_complete` tells
-    whether all limits of the hold are. `former_end_us` is when the lease ended before; `added_part` tells whether more was
-    charged.
+    `readings` decide the extension, for those limits of the hold that the caller has; `is_complete` is whether the
+    caller has all of them. `former_end_us` is the former end of the lease; `added_part` is whether more was charged.
     """
 
     outcome: bytes
@@ -59,14 +58,14 @@ class Extended(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """Another hold that has the id: its maker, and its costs."""
+    """Another hold with the same id: the identity of its maker, and its costs."""
 
     identity: bytes
     costs: tuple[int, ...]
 
 
 def read_reserved(reply: Any, count: int) -> tuple[bool, list[Reading]] | Conflict:
-    """(whether it is an answer told again, the readings of so many limits), or the other hold that has the id."""
+    """(whether the reply repeats an earlier one, the readings of `count` limits), or the other hold with the id."""
     reply = bytes_of(reply)
     status = reply[:1]
     if status in (b"N", b"R"):
@@ -78,7 +77,7 @@ def read_reserved(reply: Any, count: int) -> tuple[bool, list[Reading]] | Confli
 
 
 def conflicting(other: Conflict, identity: bytes, costs: tuple[int, ...]) -> ConflictingId:
-    """The error of an id that is given again for another hold."""
+    """The error where an id is given again for another hold."""
     if other.identity[0] != identity[0]:
         kinds = ("a hold", "a hit")
         return ConflictingId(f"this id is that of {kinds[other.identity[0]]}, and is now given to {kinds[identity[0]]}")
@@ -91,7 +90,7 @@ def conflicting(other: Conflict, identity: bytes, costs: tuple[int, ...]) -> Con
 
 
 class TooMuchDebt(Exception):
-    """A debt of which limit, -1 for none of the caller's, that exact numbers do not hold; nothing was changed."""
+    """A debt too large for exact numbers, of a limit by its number (-1: not the caller's); nothing was changed."""
 
     def __init__(self, number: int, actual: int) -> None:
         super().__init__(number, actual)
@@ -99,7 +98,7 @@ class TooMuchDebt(Exception):
 
 
 def read_settled_few(reply: Any) -> Settled | None:
-    """What a settling replied that knows the limits of its caller alone; None where it has to be asked of any."""
+    """Parse the reply of the script for a few limits; None where the script for any limits is needed."""
     if len(reply) == _ONE.size:  # most replies
         outcome, _, actual, _, _, remaining, reset_after_us = _ONE.unpack(reply)
         if outcome == b"S" and 0 <= actual <= LARGEST and -LARGEST <= remaining <= LARGEST >= reset_after_us >= 0:
@@ -108,7 +107,7 @@ def read_settled_few(reply: Any) -> Settled | None:
 
 
 def read_settled(reply: Any) -> Settled:
-    """What a settling replied; raises ArgumentError for what cannot be settled so."""
+    """Parse the reply of a settlement; raises ArgumentError where the hold cannot be settled in this way."""
     reply = bytes_of(reply)
     outcome = _outcome(reply, b"SAUYF")
     if outcome == DEBT_FITS:
@@ -126,7 +125,7 @@ def read_settled(reply: Any) -> Settled:
 
 
 def read_extended(reply: Any) -> Extended:
-    """What an extension replied; raises ArgumentError for what a hold cannot be extended by."""
+    """Parse the reply of an extension; raises ArgumentError where the hold cannot be extended in this way."""
     reply = bytes_of(reply)
     outcome = _outcome(reply, b"ERLAU")
     if outcome == b"U":

@@ -1,7 +1,7 @@
-"""The Lua scripts for holds, put together as those that decide: for any limits, and for a few limits of one key.
+"""The Lua scripts for holds, assembled like those that decide: for any limits, and for a few limits of one key.
 
-The usual limiter has a few limits of one key. Their scripts have no loop and no table, read the key's hash at once and
-write it at once; the scripts for any limits do the same step by step.
+The usual limiter has a few limits of one key. Its scripts have no loop and no table, and read and write the key's hash
+at once; the scripts for any limits do the same step by step.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from headgate.stores.redis.scripts import (
 )
 
 _ENTRY = 34
-"""Bytes that a record has of a limit for each part."""
+"""Bytes of an entry of a limit in each part of a record."""
 
 _NUL = r"\0"
 
 _OF_HOLDS = {"sliding_log.adopt_list": "sliding_log.adopt_list_before_holds"}
-"""Sections of scripts that hold in place of others."""
+"""The sections that replace others in scripts that hold."""
 
 _OF_SETTLINGS = {
     "concurrent.next": "steps.not_told",
@@ -39,10 +39,10 @@ _OF_SETTLINGS = {
     "concurrent.stay": "concurrent.left",
     "hash_io.put": "hash_io.gather_changed",
 }
-"""Sections of scripts that settle in place of others."""
+"""The sections that replace others in scripts that settle."""
 
 _BEFORE_FIELD = 6
-"""Bytes that it has of a limit before the name of its field: group, name, kind and a length."""
+"""Bytes of a limit in a record before the name of its field: group, name, kind and a length."""
 
 
 @made_once
@@ -59,19 +59,19 @@ def settle() -> Script:
 
 @made_once
 def extend() -> Script:
-    """The script that holds for longer, and more."""
+    """The script that extends a hold."""
     return script_of("extend")
 
 
 @made_once
 def reserve_few(limits: tuple[tuple[str, str], ...]) -> Script:
-    """The script that holds what a few limits of one hash charge, of these algorithms and fields, in this order."""
+    """The script that holds the charges of a few limits of one hash, of these algorithms and fields in this order."""
     return _few_of_one_hash("reserve_few", limits, _OF_HOLDS)
 
 
 @made_once
 def settle_few(limits: tuple[tuple[str, str], ...]) -> Script:
-    """The script that settles what a few limits of one hash hold."""
+    """The script that settles a hold of a few limits of one hash."""
     return _few_of_one_hash("settle_few", limits, _OF_SETTLINGS)
 
 
@@ -150,7 +150,7 @@ def _few_of_one_hash(
 
 
 def _entry_of(algorithm: str, *, first: bool) -> str:
-    """What a record has of a limit for a part, the cost before the first: of places in flight the kind alone."""
+    """The entry of a limit in a part of a record, after the cost for the first; places in flight have only the kind."""
     code = REDIS_FORMS[algorithm].code
     if is_in_flight(algorithm):
         return ("pack('<d', cost) .. " if first else "") + f"'\\{code}{_NUL * (_ENTRY - 1)}'"
@@ -159,7 +159,7 @@ def _entry_of(algorithm: str, *, first: bool) -> str:
 
 
 def _marks_in(limits: tuple[tuple[str, str], ...]) -> Iterator[tuple[int, int]]:
-    """From where to where the numbers of each limit are, in the limits as a record has them."""
+    """The start and end of each limit's numbers in the limits of a record."""
     end = 0
     for algorithm, field in limits:
         start = end + _BEFORE_FIELD + len(field) + 1

@@ -1,4 +1,4 @@
-"""Limits bound to a Redis store: asked from threads, and from an event loop."""
+"""Limits bound to a Redis store, for threads and for an event loop."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class _RedisLimits:
-    """What the limits of both colours are made of: each method as steps, which yield what is to be asked."""
+    """The common part of the limits of both colours: methods as steps, which yield the calls to make."""
 
     def __init__(self, link: Any, commands: Commands, clock: Clock | None) -> None:
         self._link = link
         self._commands = commands
         self._groups = commands.groups
         self._holds = HoldCommands(commands)
-        # The server's clock, unless another one is to stand in for it.
+        # None for the server's clock, unless another one replaces it.
         self._clock = None if clock is None or isinstance(clock, SystemClock) else clock
 
     def _now_us(self) -> int | None:
@@ -45,19 +45,19 @@ class _RedisLimits:
 
     def _give_back_steps(self, receipt: Receipt, ago_us: int) -> ScriptSteps:
         _, each, ago_us = read_receipt(self._commands.definitions, receipt, ago_us)
-        if not receipt.degraded:  # else nothing was charged there
+        if not receipt.degraded:  # otherwise nothing was charged there
             yield from self._commands.give_back(self._commands.names(receipt.keys), each, ago_us, self._now_us())
 
     def id_of(self, key: Key, name: str | bytes, /) -> str:
         return self._holds.id_of(key, name)
 
     def _new_call(self, key: Key, cost: int, lease_us: int) -> tuple[NewHolds, str, ScriptCall] | None:
-        """The short way to a hold under an id that is just made, that id, and the call; None where there is none."""
+        """The short path to a hold under a new id, that id, and the call; None where there is none."""
         new = self._holds.new
         return None if new is None or self._clock is not None else (new, *new.call(key, cost, lease_us))
 
     def _short_call(self, hold_id: str, actuals: Amounts, now_us: int | None) -> tuple[ShortCommits, ScriptCall] | None:
-        """The short way to settle a hold, and the call; None where there is none."""
+        """The short path to settle a hold, and the call; None where there is none."""
         short = self._holds.short_commits
         if short is None or now_us is not None or self._clock is not None:
             return None
@@ -65,7 +65,7 @@ class _RedisLimits:
         return None if call is None else (short, call)
 
     def _rest_of_commit(self, hold_id: str, actuals: Amounts) -> ScriptSteps:
-        """The steps of a settling, of which the first was asked already."""
+        """The steps of a settlement after its first call, which was made already."""
         steps = self._holds.commit(hold_id, actuals, None, None)
         next(steps)
         return steps
@@ -81,7 +81,7 @@ class _RedisLimits:
         return self._commands.read(keys, partial(self._moment_us, now_us))
 
     def _moment_us(self, now_us: int | None, server_us: int) -> int:
-        """The moment of states that were read: one that was asked for, the clock's, or the server's."""
+        """The moment of states that were read: the requested one, the clock's, or the server's."""
         if now_us is not None:
             return now_us
         return server_us if self._clock is None else self._clock.now_us()
@@ -92,7 +92,7 @@ class _RedisLimits:
         return Operation((key,) * self._groups, (single,) * self._groups, commit=commit)
 
     def _operations(self, keys: Iterable[Key], costs: int | Iterable[int] | None) -> list[Operation]:
-        """Operations at one moment; nothing is asked if a key or cost is bad."""
+        """Operations at one moment; raises before any call if a key or cost is invalid."""
         groups, pairs = self._groups, zip(*checked_pairs(keys, costs), strict=True)
         now_us = self._now_us()
         return [Operation((key,) * groups, (cost,) * groups, now_us=now_us) for key, cost in pairs]
@@ -123,7 +123,7 @@ class RedisLimits(_RedisLimits, BoundLimits):
         return PythonDecisions(self._rest(each, reply) for each, reply in zip(steps, replies, strict=True))
 
     def _rest(self, steps: ScriptSteps, reply: Any) -> Any:
-        """What some steps make of the reply to the first; others follow seldom."""
+        """Continue steps with the reply to the first and return their result; further calls are rare."""
         try:
             while True:
                 reply = self._run(steps.send(reply))
@@ -138,7 +138,7 @@ class RedisLimits(_RedisLimits, BoundLimits):
         drive(self._give_back_steps(receipt, ago_us), self._run)
 
     def hold_new(self, key: Key, cost: int, lease_us: int) -> Reserved:
-        """`reserve` of one key under an id that is just made, without steps where it need not have any."""
+        """`reserve` of one key under a new id, without steps where it needs none."""
         new_call = self._new_call(key, cost, lease_us)
         if new_call is None:
             return self.reserve(self._operation(key, cost), Hold(None, lease_us))
@@ -208,12 +208,12 @@ class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
         return drive_together(list(map(self.deciding, operations)), self._run_many)
 
     def deciding(self, operation: Operation) -> ScriptSteps:
-        """Decide an operation: yields the calls to make."""
+        """Decide an operation; yields the calls to make."""
         return self._commands.decide(operation, self._clock)
 
     @property
     def native_calls(self) -> Any:
-        """What packs the usual calls natively; None where only Python can."""
+        """The native code that packs the usual calls; None where only Python can."""
         return self._commands.native_calls
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]:

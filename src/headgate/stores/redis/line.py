@@ -1,7 +1,7 @@
-"""The line of a key on Redis: its callers of all processes, in the order in which the server heard of them.
+"""The line of a key on Redis: its waiting callers of all processes, in the order in which the server received them.
 
-A ticket is a member of a sorted set in the slot of the key's states. Joining, asking for one's turn and leaving are one
-call of one script each, by the server's clock. See docs/decisions/0046-a-line-on-redis.md.
+A ticket is a member of a sorted set in the slot of the key's states. Joining, querying a turn and leaving are one call
+of one script each, by the server's clock. See docs/decisions/0046-a-line-on-redis.md.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MOST_TICKETS = 100_000
 _LINE_EXISTS = b"W"
 _FIRST, _FREED = 1, 2
 _HEAD = 28
-"""Letters of a ticket before its costs: its process, and its number in that."""
+"""Letters of a ticket before its costs: its process, and its number in the process."""
 
 
 class RedisLine:
-    """The lines of the keys of some limits; each method gives what came, on an event loop an awaitable."""
+    """The lines of the keys of some limits; each method returns its result, on an event loop an awaitable of it."""
 
     is_waited_for = None
-    """Looking for a line is no call of its own: `ask` does it on the way."""
+    """Checking for a line is no separate call: `ask` does it."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class RedisLine:
         self.turns = turns
 
     def place(self, keys: tuple[Key, ...]) -> LinePlace:
-        """Where the line of a key is, which all limits have."""
+        """The place of the line of these keys, which all limits share."""
         names = self._commands.names(keys)
         line = min(names) + b"line%d" % len(keys)
         definitions = self._commands.definitions
@@ -64,15 +64,15 @@ class RedisLine:
         return LinePlace((line, line + b"+", *sorted(freed_lines)))
 
     def ask(self, place: LinePlace, operation: Operation, hold: Hold | None) -> Any:
-        """Decide an operation, or hold what it charges; None, and nothing is charged, where callers wait in line."""
+        """Decide an operation, or hold its charge; None, without a charge, where callers wait in line."""
         if hold is None:
             return self._drive(_unless_line_exists(self._commands.decide(operation, self._clock), place))
         return self._drive(_unless_line_exists(self._holds.reserve(operation, hold, self._clock), place))
 
     def join(self, place: LinePlace, ticket: Ticket, since: int, generation: bytes) -> Any:
-        """Stand last in line; `Joined`, or None where it is full.
+        """Join the end of the line; returns `Joined`, or None where it is full.
 
-        `since` and `generation` tell which tickets the caller knows of already.
+        `since` and `generation` tell the script which tickets the caller already knows.
         """
         action = (b"%d" % MOST_TICKETS, b"%d" % since, generation)
         return self._drive(self._join_steps(self._call(b"J", place, ticket, *action)))
@@ -82,7 +82,7 @@ class RedisLine:
         return self._drive(self._turn_steps(self._call(b"T", place, ticket), ticket))
 
     def leave(self, place: LinePlace, ticket: Ticket, *, as_planned: bool) -> Any:
-        """Step out of the line; the first one is called."""
+        """Leave the line; its first ticket is called."""
         departure = b"1" if as_planned else b"0" if ticket.planned else b"2"
         return self._drive(self._leave_steps(self._call(b"L", place, ticket, departure)))
 
@@ -125,7 +125,7 @@ def line_script() -> Script:
 
 
 def _unless_line_exists(steps: ScriptSteps, place: LinePlace) -> ScriptSteps:
-    """Steps whose first call does nothing where there is a line: None is their result then."""
+    """Steps whose first call does nothing where there is a line; their result is None then."""
     call = next(steps)
     if _counts_keys(call.script):
         reply = yield ScriptCall(_line_check(), [place.keys[0]], [])

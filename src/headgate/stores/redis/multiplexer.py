@@ -1,7 +1,7 @@
-"""One connection that many calls share: those of one turn of the event loop travel in one write.
+"""One connection that many calls share: the calls of one turn of the event loop are sent in one write.
 
-A multiplexer has a queue of calls that were not sent and a queue of those that were; replies come in the order of the
-calls. A caller that gives up waiting leaves a place behind, whose reply is read and dropped.
+A multiplexer has a queue of unsent calls and a queue of sent ones; replies arrive in the order of the calls. Where a
+caller gives up waiting, its call stays in the queue, and the reply is read and dropped.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from headgate.stores.redis.replies import AsyncReplyParser, has_unread_data, is_
 from headgate.stores.redis.waiting_calls import GroupPart, Pending, ReplyGroup
 
 MOST_WAITING = 100_000
-"""Calls that may wait at one time; beyond it a call is refused at once."""
+"""Calls that may wait at one time; further ones are refused at once."""
 
 MOST_IN_A_WRITE = 1_000
 _CHECKS_PER_DEADLINE = 8
 _LOST_AFTER_S = 1.0
-"""A connection that has owed a reply for so long is given up."""
+"""A connection is closed when a reply is overdue for so long."""
 
 _LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, EOFError)
 _REFUSALS = (exceptions.AuthenticationError, exceptions.BusyLoadingError)
-"""What a server said before redis-py closed the connection: nothing was charged."""
+"""Refusals by a server before redis-py closed the connection: nothing was charged."""
 
 
 class Multiplexer:
-    """Calls over one connection, for one event loop. `connect` gives a connection of redis-py that is open."""
+    """Calls over one connection, for one event loop. `connect` returns an open connection of redis-py."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], shown: str, timeout_s: float) -> None:
         self._connect = connect
@@ -58,10 +58,10 @@ class Multiplexer:
     def execute(
         self, command: Command, *, before: Command | None = None, within_s: float | None = None
     ) -> asyncio.Future[Any]:
-        """The reply to a command, when it comes; an error of redis-py where the server refuses it.
+        """Send a command; return a future of its reply, or of an error of redis-py where the server refuses it.
 
-        Ends with StoreTimeout once the deadline has passed, with StoreUnavailable where the connection is lost.
-        `within_s` is a longer deadline than that of every call.
+        It ends with StoreTimeout once the deadline has passed, with StoreUnavailable where the connection is lost.
+        `within_s` is a longer deadline than the usual one.
         """
         reply = self._loop.create_future()
         if len(self._pending) + len(self._sent) >= MOST_WAITING:
@@ -73,7 +73,7 @@ class Multiplexer:
         return reply
 
     def execute_many(self, commands: Sequence[Command]) -> asyncio.Future[list[Any]]:
-        """What `execute` would give for each of at least one command, errors in their places, when all of it is there."""
+        """Send at least one command; return a future of all replies, with errors in their places."""
         all_replies: asyncio.Future[list[Any]] = self._loop.create_future()
         if len(self._pending) + len(self._sent) + len(commands) > MOST_WAITING:
             refused = StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already")
@@ -88,7 +88,7 @@ class Multiplexer:
         return all_replies
 
     def execute_packed(self, commands: bytes, count: int, receiver: ReplyReceiver) -> None:
-        """`execute_many` of some commands that are packed already, written at once where a connection is open."""
+        """`execute_many` for commands that are packed already; written at once where a connection is open."""
         if len(self._pending) + len(self._sent) + count > MOST_WAITING:
             refused = StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already")
             receiver.receive([refused] * count)
@@ -104,10 +104,10 @@ class Multiplexer:
         self.writes += 1
         self._wake_reader.set()
         self._start_deadline_timer()
-        writer.write(commands)  # where the connection is lost, the reader learns of it
+        writer.write(commands)  # the reader notices where the connection is lost
 
     def _start(self) -> None:
-        """Have what waits sent, and its deadline kept."""
+        """Start the tasks that send what is pending and keep its deadlines."""
         if not self._tasks:
             self._tasks = (self._loop.create_task(self._write()), self._loop.create_task(self._read()))
         self._wake_writer.set()
@@ -118,11 +118,11 @@ class Multiplexer:
             self._deadline_timer = self._loop.call_later(self._timeout_s / _CHECKS_PER_DEADLINE, self._check_deadlines)
 
     async def drop(self, reason: str) -> None:
-        """Make a new connection for the next call."""
+        """Close the connection; the next call opens a new one."""
         await self._disconnect(StoreUnavailable(f"{self._shown}: {reason}"))
 
     async def close(self) -> None:
-        """End the connection, and wait until its socket is closed; calls that still wait get an error."""
+        """Close the connection and wait until its socket is closed; pending calls end with an error."""
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -139,7 +139,7 @@ class Multiplexer:
         self._fail(self._pending, StoreUnavailable(f"{self._shown}: the store was closed"))
 
     def abandon(self) -> None:
-        """`close` where the event loop is closed."""
+        """Close the socket of an event loop that is closed."""
         close_socket(self._connection)
 
     async def _write(self) -> None:
@@ -201,7 +201,7 @@ class Multiplexer:
             while self._sent and (connection := self._connection) is not None:
                 try:
                     await self._read_some(connection)
-                except Exception as error:  # of the network, or what redis-py makes of bytes that are no reply
+                except Exception as error:  # of the network, or of redis-py for bytes that are no reply
                     if connection is self._connection:
                         await self._disconnect(self._connection_error(error))
                 else:
@@ -209,9 +209,9 @@ class Multiplexer:
                         await self._disconnect(StoreUnavailable(f"{self._shown}: it sends more than was asked for"))
 
     async def _read_some(self, connection: Any) -> None:
-        """Settle calls with the next replies; those that come together take one turn of the event loop."""
+        """Settle calls with the next replies; replies that arrive together take one turn of the event loop."""
         parser = connection._parser
-        if not isinstance(parser, AsyncReplyParser):  # of a caller's client
+        if not isinstance(parser, AsyncReplyParser):  # the connection of a caller's client
             try:
                 self._settle(await connection.read_response(disable_decoding=True))
             except exceptions.ResponseError as error:
@@ -222,7 +222,7 @@ class Multiplexer:
             self._settle_read(connection)
 
     def _settle_read(self, connection: Any) -> bool:
-        """Settle calls with what was read already; whether there was something."""
+        """Settle calls with replies that were read already; return whether there were any."""
         settled = False
         while (sent := self._sent) and connection is self._connection:
             packed = first if isinstance(first := sent[0], PackedCalls) else None
@@ -234,13 +234,13 @@ class Multiplexer:
                 self._settle(replies[0])
                 continue
             if len(replies) == packed.missing:
-                sent.popleft()  # what comes of them may be asked next
+                sent.popleft()  # receiving them may send the next call
             packed.add(replies)
         return settled
 
     def _settle(self, reply: Any) -> None:
         call = self._sent[0]
-        if isinstance(call, PackedCalls):  # of a parser of the caller's own
+        if isinstance(call, PackedCalls):  # with the parser of a caller's client
             if call.missing == 1:
                 self._sent.popleft()
             call.add([reply])
@@ -254,7 +254,7 @@ class Multiplexer:
             call.reply.set_result(reply)
 
     def _check_deadlines(self) -> None:
-        """Fail the calls whose deadline has passed; usual calls have the same timeout, so they are in order."""
+        """Fail calls whose deadline has passed. Usual calls have one timeout, so their deadlines are in order."""
         self._deadline_timer = None
         now = self._loop.time()
         for queue in (self._sent, self._pending):
@@ -277,7 +277,7 @@ class Multiplexer:
             self._deadline_timer = self._loop.call_later(self._timeout_s / _CHECKS_PER_DEADLINE, self._check_deadlines)
 
     async def _disconnect(self, error: Exception, *, at_once: bool = True) -> None:
-        """Give the connection up: calls that were sent may have charged."""
+        """Close the connection and fail the calls that were sent, which may have charged."""
         connection, self._connection = self._connection, None
         self._fail(self._sent, error)
         self._wake_reader.set()

@@ -1,6 +1,6 @@
-"""Holds under ids that are just made, of a few limits of one key, as most holds are: without what others need.
+"""The short path for most holds: under a new id, of a few limits of one key.
 
-`HoldCommands` makes all other ones, in steps.
+`HoldCommands` makes all other holds, in steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SLACK_S = 2
 
 
 class NewHolds:
-    """Makes holds of these limits, on the server's time."""
+    """Makes holds of these limits by the server's time."""
 
     def __init__(self, commands: Commands, few: FewLimits, order: list[int], remember_us: int) -> None:
         self._commands = commands
@@ -41,15 +41,15 @@ class NewHolds:
         self._remember_us = remember_us
         self._reply = Struct("<s" + _READING * len(order))
         self._offsets = [1 + len(_READING) * order.index(number) for number in range(len(order))]
-        """Where in a reply the numbers of each limit are."""
+        """The offsets of each limit's numbers in a reply."""
 
     @classmethod
     def of(cls, commands: Commands, few: FewLimits | None, order: list[int], remember_us: int) -> NewHolds | None:
-        """Those of limits that have scripts of their own, and need not be told of calendars; else None."""
+        """NewHolds for limits that have their own scripts and no calendars; else None."""
         return None if few is None or commands.have_borders else cls(commands, few, order, remember_us)
 
     def call(self, key: Key, cost: int, lease_us: int) -> tuple[str, ScriptCall]:
-        """(the whole id of a hold, the call that makes it). Raises ArgumentError for what is no key or cost."""
+        """(the complete id of a hold, the call that makes it). Raises ArgumentError for an invalid key or cost."""
         tag = tag_of(encode_key(key))
         if type(cost) is not int or not 0 <= cost <= LARGEST:
             cost = check_cost(cost)
@@ -63,7 +63,7 @@ class NewHolds:
         )
 
     def decided(self, reply: Any, cost: int) -> Decision:
-        """What a reply tells of a hold of this cost."""
+        """The decision about a hold of this cost, from a reply."""
         order = self._order
         if type(reply) is bytes and len(reply) == self._reply.size:  # most replies
             numbers, readings = self._reply.unpack(reply), []

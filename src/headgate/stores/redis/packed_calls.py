@@ -1,6 +1,6 @@
-"""Calls that were packed elsewhere, many in one write, whose replies are taken as the bytes that came.
+"""Calls that were packed elsewhere, many in one write, whose replies are parsed there from the received bytes.
 
-For `headgate.stores.redis.multiplexer`, on whose connection they travel between other calls.
+For `headgate.stores.redis.multiplexer`, which sends them among other calls on its connection.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from headgate.stores.redis.replies import AsyncReplyParser
 
 
 class ReplyReceiver(Protocol):
-    """What asks commands that it has packed itself."""
+    """The caller of commands that it has packed itself."""
 
     def receive(self, replies: list[Any]) -> object:
-        """Go on with the replies to all of them, errors in their places. Called once, and must not raise."""
+        """Receive the replies to all of them, with errors in their places. Called once; must not raise."""
 
     def receive_bytes(self, data: bytes) -> int:
-        """Take the replies to all of them from the beginning of what was sent, in place of `receive`.
+        """Parse the replies to all of them from the beginning of the received bytes, in place of `receive`.
 
-        Gives how many bytes they are; 0 where they are not whole yet, negative where `receive` has to have them.
+        Returns how many bytes they take; 0 where they are incomplete, a negative number where `receive` is needed.
         """
         ...
 
     def resume(self) -> object:
-        """Called after `receive_bytes` has taken the replies; must not raise."""
+        """Continue after `receive_bytes` has parsed the replies; must not raise."""
 
 
 class PackedCalls:
-    """Commands that were packed elsewhere; `reply`, which is settled as the future of a single one, is itself."""
+    """Commands that were packed elsewhere. It is its own `reply`, which is settled like the future of a single call."""
 
     __slots__ = ("_is_done", "_replies", "commands", "count", "deadline", "is_usual", "missing", "partial", "receiver")
 
@@ -43,17 +43,17 @@ class PackedCalls:
         self._replies: list[Any] = []
         self._is_done = False
         self.missing = count
-        """How many replies have not come; they do even where they are not waited for any more."""
+        """How many replies are missing; they arrive even where no caller waits for them any more."""
 
         self.partial = b""
-        """What has come of the replies, before they are whole."""
+        """The bytes received so far of incomplete replies."""
 
     @property
     def reply(self) -> PackedCalls:
         return self
 
     def add(self, replies: list[Any]) -> None:
-        """Take note of the replies that come next."""
+        """Record the next replies."""
         self.missing -= len(replies)
         if not self._is_done:
             self._replies += replies
@@ -62,7 +62,7 @@ class PackedCalls:
                 self.receiver.receive(self._replies)
 
     def receive_bytes(self, data: bytes) -> int:
-        """Take all replies from what has come so far, if they can be; see `ReplyReceiver`."""
+        """Parse all replies from the bytes received so far, if possible; see `ReplyReceiver`."""
         if self._is_done or self._replies:
             return -1
         length = self.receiver.receive_bytes(data)
@@ -79,19 +79,19 @@ class PackedCalls:
 
 
 def intercept_replies(connection: Any, sent: deque[Any], is_in_use: Callable[[], bool]) -> None:
-    """Have what comes on a connection of redis-py shown to packed calls first, while it `is_in_use`.
+    """Pass what a connection of redis-py receives to packed calls first, while it `is_in_use`.
 
-    `sent` has the calls in their order. Replies that a packed call takes as bytes wake no task and make no objects; all
-    else goes the usual way, by the stream that the parser reads.
+    `sent` has the calls in their order. Replies that a packed call parses wake no task and create no objects;
+    everything else goes to the stream that redis-py's parser reads.
     """
     parser, stream = connection._parser, getattr(connection, "_reader", None)
-    if stream is None or not isinstance(parser, AsyncReplyParser):  # of a caller's client
+    if stream is None or not isinstance(parser, AsyncReplyParser):  # the connection of a caller's client
         return
     pass_on = stream.feed_data
 
     def feed_data(data: bytes) -> None:
         while sent and isinstance(first := sent[0], PackedCalls) and is_in_use():
-            if stream._buffer or parser.has_partial_reply():  # they come before
+            if stream._buffer or parser.has_partial_reply():  # earlier bytes are still unread
                 break
             if first.partial:
                 data, first.partial = first.partial + data, b""
@@ -101,7 +101,7 @@ def intercept_replies(connection: Any, sent: deque[Any], is_in_use: Callable[[],
             if not length:
                 first.partial = data
                 return
-            sent.popleft()  # what comes of them may be asked next
+            sent.popleft()  # resuming may send the next call
             first.receiver.resume()
             if length == len(data):
                 return

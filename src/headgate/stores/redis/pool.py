@@ -1,10 +1,10 @@
-"""Connections that threads share: one is taken for each call, and given back.
+"""Connections that threads share: each call takes one and gives it back.
 
-A call over a connection that is open waits as long as its socket does. Where none is idle, one is opened beside the
-call, in a thread: names are looked up, Sentinels asked and passwords sent, each with a patience of its own or with
-none. The call takes whichever comes first until its deadline, the new connection or one that another call gives back,
-so that a slow opening holds up no call as long as there is a connection. One that comes later is kept for the
-next call. How many are opened at once is said in `headgate.stores.redis.waiters`.
+A call over an open connection waits for at most the timeout of its socket. Where none is idle, a thread opens one
+beside the call: names are resolved, Sentinels queried and passwords sent, each with a timeout of its own or without
+any. Until its deadline the call takes whichever is ready first, the new connection or one that another call gives back,
+so that a slow opening delays no call while another connection is there. A connection that is ready later is kept for
+the next call. `headgate.stores.redis.waiters` decides how many are opened at once.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from headgate.stores.redis.waiters import (
 
 
 class ConnectionPool:
-    """Connections of redis-py, as many as there are threads that ask at once, up to `target.connections`.
+    """Connections of redis-py, one for each thread with a call at the same time, up to `target.connections`.
 
-    `new_connection` gives one to a `target` that is not open. `call_timeout_s` tells how long a call has that needs a new one.
+    `new_connection` returns an unopened connection to `target`. `call_timeout_s` returns how long a call may take that
+    needs a new one.
     """
 
     def __init__(
@@ -51,20 +52,20 @@ class ConnectionPool:
         self._reset()
 
     def _reset(self) -> None:
-        """Be without connections: in a new process, those of the parent are the parent's."""
+        """Drop all connections: in a forked process they belong to the parent."""
         self._idle: deque[Any] = deque()
         self._waiting: deque[Waiter] = deque()
-        """Calls in the order in which they are served; changed under the lock."""
+        """Waiting calls in the order in which they are served; guarded by the lock."""
 
         self._openings: dict[object, int] = {}
-        """What is being opened, and the deadline of the call that wanted it: later it is not counted upon."""
+        """Connections being opened, with the deadline of the call that wanted each; after it they no longer count."""
 
-        self._drops = 0  # one after another, up to now
+        self._drops = 0  # in a row, up to now
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def execute(self, key: bytes | None, command: Command) -> Any:
-        """The reply to a command, as bytes; sent once. Raises what redis-py raises. All keys are on one server."""
+        """Send a command once and return its reply, as bytes; raises errors of redis-py. All keys are on one server."""
         connection = self._take_idle()
         if connection is None:
             return self.execute_first(key, command)
@@ -81,17 +82,17 @@ class ConnectionPool:
         return reply
 
     def execute_first(self, key: bytes | None, command: Command) -> Any:
-        """`execute` within what `call_timeout_s` tells, which holds for waiting for a connection and the reply together."""
+        """`execute` with the timeout of `call_timeout_s` for waiting for a connection and for the reply together."""
         return reply_or_raise(self.execute_many([command], self._call_timeout_s())[0])
 
     def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
-        """The replies to several commands that travel in one write; an error of redis-py where one is refused."""
+        """Send several commands in one write and return their replies; a refusal is an error of redis-py among them."""
         return self.execute_many([command for _, command in requests])
 
     def execute_many(self, commands: Sequence[Command], within_s: float | None = None) -> list[Any]:
-        """The replies to several commands that travel in one write; an error of redis-py where one is refused.
+        """Send several commands in one write and return their replies; a refusal is an error of redis-py among them.
 
-        `within_s` is what is left of a deadline; without it they have as long as any call.
+        `within_s` is what is left of a deadline; without it, the usual timeout holds.
         """
         connection, deadline_us = self._take_idle(), None
         if connection is None or within_s is not None:
@@ -102,7 +103,7 @@ class ConnectionPool:
         return replies
 
     def open(self, commands: Sequence[Command], on_replies: Callable[[list[Any]], object]) -> None:
-        """Open a connection, send these over it and `on_replies` the replies; what a server refuses it is not told again."""
+        """Open a connection, send these commands over it once and pass the replies to `on_replies`."""
         if self._pid != os.getpid():
             self._reset()
         connection = self._open_connection(commands, on_replies)
@@ -115,7 +116,7 @@ class ConnectionPool:
                 self._idle.pop().disconnect()
 
     def _take_idle(self) -> Any:
-        """An open connection that no call uses; None where there is none, or the server has closed it meanwhile."""
+        """An idle open connection; None where there is none, or where the server has closed it meanwhile."""
         if self._pid != os.getpid():
             self._reset()
         try:
@@ -128,7 +129,7 @@ class ConnectionPool:
         return None
 
     def _wait_for_connection(self, deadline_us: int) -> Any:
-        """A connection that is given back or newly opened until then; raises what kept a new one from being opened."""
+        """Wait for a connection that is given back or newly opened; raises the error that prevented opening one."""
         while True:
             waiter = Waiter(deadline_us)
             with self._lock:
@@ -146,19 +147,19 @@ class ConnectionPool:
                 connection.disconnect()
             elif remaining_s(deadline_us) > 0:
                 return connection
-            else:  # too late: the call may not charge any more
+            else:  # too late: the call must not charge any more
                 self._give_back(connection)
                 raise exceptions.TimeoutError
 
     def _wait(self, waiter: Waiter) -> None:
-        """Wait until a call is served, or its deadline; the first of all sees to it that more and more are opened."""
+        """Wait until a call is served or its deadline has passed; the first waiter keeps opening more connections."""
         while not waiter.served.is_set() and (wait_s := remaining_s(waiter.deadline_us)) > 0:
             is_first = self._open_more() is waiter
             waiter.served.wait(min(wait_s, STEP_US / US_PER_SECOND) if is_first else wait_s)
-        self._open_more()  # for the next one, that has waited meanwhile
+        self._open_more()  # for the next waiter
 
     def _open_more(self) -> Waiter | None:
-        """Open connections where calls wait and more may be opened; the call that waits first."""
+        """Open connections while calls wait and more may be opened; return the first waiter."""
         while True:
             opening, now_us = object(), SYSTEM_CLOCK.now_us()
             with self._lock:
@@ -191,16 +192,16 @@ class ConnectionPool:
             self._give_back(connection)
 
     def _open_several(self, opening: object) -> None:
-        """Open a connection, and those that were not opened meanwhile."""
+        """Open a connection, and then any further ones that waiting calls need."""
         self._open_one(opening)
         self._open_more()
 
     def _open_connection(
         self, commands: Sequence[Command] = (), on_replies: Callable[[list[Any]], object] | None = None
     ) -> Any:
-        """A new connection that has sent these commands.
+        """Open a new connection and send these commands over it.
 
-        Its server may be slow to greet: a call waits no longer than its own deadline.
+        The handshake may be slow: a call waits no longer than its own deadline.
         """
         connection = self._new_connection()
         connection.socket_timeout = self._connect_timeout_s
@@ -213,9 +214,9 @@ class ConnectionPool:
         return connection
 
     def _exchange(self, connection: Any, commands: Sequence[Command], deadline_us: int | None = None) -> list[Any]:
-        """The replies to commands, all of them until a moment or each in the socket's own time.
+        """Send commands and return their replies: all by a deadline, or each within the socket's own timeout.
 
-        A connection that has not brought all of them is closed.
+        The connection is closed where a reply is missing.
         """
         replies: list[Any] = []
         try:
@@ -238,15 +239,15 @@ class ConnectionPool:
 
     @staticmethod
     def _apply_deadline(connection: Any, deadline_us: int | None) -> None:
-        """Let the next step on the socket end by a moment."""
+        """Limit the next step on the socket to the time left until a deadline."""
         if deadline_us is not None:
             if (wait_s := remaining_s(deadline_us)) <= 0:
                 raise exceptions.TimeoutError
             connection._sock.settimeout(wait_s)
 
     def _drop(self, connection: Any) -> None:
-        """Close a connection that owes a reply; after several on end those that are idle, too, which may be dead."""
-        connection.disconnect()  # a reply that comes late must not be taken for the next one
+        """Close a connection that owes a reply; after several in a row also the idle ones, which may be dead."""
+        connection.disconnect()  # a late reply must not be taken for the next one
         self._drops += 1
         if self._drops >= FAILURES:
             self.close()
@@ -262,7 +263,7 @@ class ConnectionPool:
             connection.disconnect()
 
     def _serve_waiters(self) -> None:
-        """Hand idle connections to waiting calls, in the order in which they came."""
+        """Hand idle connections to waiting calls, in the order of their arrival."""
         with self._lock:
             while self._waiting:
                 try:
@@ -275,7 +276,7 @@ class ConnectionPool:
 def execute_one_by_one(
     execute: Callable[[bytes | None, Command], Any], requests: Sequence[tuple[bytes | None, Command]]
 ) -> list[Any]:
-    """The replies to several commands, each with the key that it is for; a refusal is an error among them."""
+    """Execute commands, each with its key, one by one; return their replies, with refusals as errors among them."""
     replies: list[Any] = []
     for key, command in requests:
         try:
@@ -286,7 +287,7 @@ def execute_one_by_one(
 
 
 def _is_usable(connection: Any) -> bool:
-    """Whether nothing waits to be read: a server that has closed the connection has said so."""
+    """Whether there is nothing to read, as there is where the server has closed the connection."""
     try:
         return not connection.can_read(timeout=0)
     except (exceptions.RedisError, OSError):

@@ -1,8 +1,8 @@
-"""What a server, or a proxy before it, may send: a reply, in time, or an error of redis-py; nothing else.
+"""Parsers that accept only what a server may send: a reply in time, or an error of redis-py.
 
-redis-py reads a reply for as long as pieces of it come, each within the socket's timeout, and makes room for as many
-elements as a server announces. The parsers here give a reply one deadline, and refuse what no server means. The
-functions check replies that are no script's.
+redis-py reads a reply for as long as pieces of it arrive, each within the socket's timeout, and allocates memory for as
+many elements as a server announces. The parsers here give a reply one deadline, and refuse what no server sends on
+purpose. The functions check the replies to commands other than scripts.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from redis.utils import HIREDIS_AVAILABLE
 from headgate.clock import US_PER_SECOND, now_us
 from headgate.errors import StoreError
 
-if not HIREDIS_AVAILABLE:  # redis-py reads replies in a way of its own then, without a word
+if not HIREDIS_AVAILABLE:  # redis-py would silently use its own parser
     raise ImportError(f"redis-py takes no hiredis before 3.2, and {hiredis.__version__} is installed")
 
 LONGEST_REPLY = 64 << 20
 """Bytes."""
 
 _TOO_MANY = re.compile(rb"(?:\A|\n)[*%~>|]\+?[0-9]{7,}")
-"""An array, map, set or push of ten million elements, as none is."""
+"""An array, map, set or push of a million elements or more; no valid reply has as many."""
 
 _MAYBE_TOO_MANY = re.compile(rb"[*%~>|]\+?[0-9]{7}")
-"""What is in all of those, and is found sooner where it is not."""
+"""A part of all of those; a search for it is faster where there is none."""
 
 _REPLIES = (bytes, int, list, type(None))
-"""What replies are in the second version of the protocol, beside errors."""
+"""The types of replies in version 2 of the protocol, beside errors."""
 
 _HEAD = 32
 _SLOTS = 16384
@@ -44,7 +44,7 @@ _AsyncParser: Any = DefaultAsyncParser
 
 
 class _Reader:
-    """A reader of hiredis that takes no announcement of more than a server sends."""
+    """A reader of hiredis that refuses announcements of more elements or bytes than a server sends."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -73,7 +73,7 @@ class _Reader:
         return reply
 
     def take_replies(self, most: int) -> list[Any]:
-        """Up to so many replies of those that were read whole, as bytes."""
+        """Up to `most` complete replies, as bytes."""
         gets = self._reader.gets
         replies: list[Any] = []
         while len(replies) < most and (reply := gets(False)) is not NOT_ENOUGH_DATA:
@@ -84,7 +84,7 @@ class _Reader:
 
 
 class ReplyParser(_Parser):  # type: ignore[misc]
-    """Reads replies for threads: each has the socket's timeout as a whole."""
+    """Reads replies for threads: the socket's timeout holds for each reply as a whole."""
 
     _deadline_us: int | None = None
     _reader: Any
@@ -120,7 +120,7 @@ class ReplyParser(_Parser):  # type: ignore[misc]
 
 
 class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
-    """Reads replies on an event loop; calls that wait for one have a deadline."""
+    """Reads replies on an event loop; the deadlines are those of the waiting calls."""
 
     _reader: Any
 
@@ -132,11 +132,11 @@ class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
         raise exceptions.InvalidResponse("a push, which was not asked for")
 
     def has_partial_reply(self) -> bool:
-        """Whether something was read that is in no reply yet."""
+        """Whether part of a reply was read, or a reply that was not taken."""
         return bool(self._reader.has_data())
 
     def take_replies(self, most: int) -> list[Any]:
-        """Up to so many replies that have come whole; raises what says that the connection is of no use."""
+        """Up to `most` complete replies; raises an error that means that the connection is unusable."""
         replies: list[Any] = self._reader.take_replies(most)
         for reply in replies:
             if type(reply) is bytes:
@@ -149,19 +149,19 @@ class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
 
 
 def has_unread_data(connection: Any) -> bool:
-    """Whether something was read that answers no call: it would be taken for the next reply."""
+    """Whether data was read that belongs to no call: it would be taken for the next reply."""
     reader = getattr(connection._parser, "_reader", None)
     return reader is not None and bool(reader.has_data())
 
 
 def is_stale(connection: Any) -> bool:
-    """Whether a server has closed an event loop's connection that owes no reply, or has sent something over it."""
+    """Whether a server has closed an event loop's connection that owes no reply, or has sent data over it."""
     stream = getattr(connection, "_reader", None)
     return stream is not None and (stream.at_eof() or stream.exception() is not None or bool(stream._buffer))
 
 
 def read_time(reply: Any) -> int:
-    """The moment in microseconds that TIME replied."""
+    """Parse the reply to TIME: a moment in microseconds."""
     if isinstance(reply, list | tuple) and len(reply) == 2:
         texts = [b"%d" % part if type(part) is int else part for part in reply]
         if all(isinstance(text, bytes) and re.fullmatch(b"[0-9]{1,15}", text) for text in texts):
@@ -170,7 +170,7 @@ def read_time(reply: Any) -> int:
 
 
 def read_ranges(reply: Any, default_host: str) -> list[tuple[int, int, str, int]]:
-    """What CLUSTER SLOTS replied: (first slot, last slot, host, port) of each range's primary."""
+    """Parse the reply to CLUSTER SLOTS: (first slot, last slot, host, port) of each range's primary."""
     ranges = []
     if not isinstance(reply, list):
         raise unexpected_reply(reply, "a map of slots")
@@ -187,13 +187,13 @@ def read_ranges(reply: Any, default_host: str) -> list[tuple[int, int, str, int]
 
 
 def check_reply(reply: Any, expected: bytes) -> None:
-    """Raise StoreError where a command that replies with one word has replied otherwise."""
+    """Raise StoreError where the reply to a command is not the expected word."""
     if reply is not True and reply not in (expected, expected.decode()):
         raise unexpected_reply(reply, expected.decode())
 
 
 def unexpected_reply(reply: object, expected: str) -> StoreError:
-    """The error of a reply that is none; what it holds is not shown."""
+    """The error of an invalid reply; its content is not shown."""
     size = f" of {len(reply)}" if isinstance(reply, Sequence) else ""
     return StoreError(f"the server replied with a {type(reply).__name__}{size}, which is not {expected}")
 

@@ -1,4 +1,4 @@
-"""What the replies of scripts mean: the readings of limits, and states that were read."""
+"""Parse the replies of scripts: readings of limits, and states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _unpack_admitted = Struct("<3d").unpack
 
 
 def readings_of(reply: Any, count: int) -> list[Reading]:
-    """What a script replied, for so many limits."""
+    """Parse the readings of `count` limits from the reply of a script."""
     if count == 1 and len(reply) == 24:  # most replies
         remaining, reset_after_us, next_after_us = _unpack_admitted(reply)
         if 0 <= remaining <= LARGEST and 0 <= reset_after_us <= LARGEST and 0 <= next_after_us <= LARGEST:
@@ -40,7 +40,7 @@ def readings_of(reply: Any, count: int) -> list[Reading]:
 
 
 def bytes_of(reply: Any) -> bytes:
-    """The reply of a script, which is a text of doubles."""
+    """The reply of a script, which is a string of doubles, as bytes."""
     if type(reply) is bytes:
         return reply
     if isinstance(reply, bytearray | memoryview):
@@ -49,7 +49,7 @@ def bytes_of(reply: Any) -> bytes:
 
 
 def numbers_of(reply: bytes, count: int, *, row: int = 0) -> list[int]:
-    """The numbers in a reply, which are whole ones up to LARGEST, or -1; the first of each `row` is lower in debt."""
+    """The integers in a reply, from -1 up to LARGEST; the first of each `row` may be as low as -LARGEST, a debt."""
     if len(reply) != 8 * count:
         raise StoreError(f"a script replied with {len(reply)} bytes, which are not {count} numbers")
     numbers = unpack(f"<{count}d", reply)
@@ -65,18 +65,18 @@ def numbers_of(reply: bytes, count: int, *, row: int = 0) -> list[int]:
 
 
 def lease_end_of(reply: bytes) -> int:
-    """When the last lease is over, as it was told of places in flight that were forgotten."""
+    """The end of the last lease, from the reply for places in flight that were forgotten."""
     [end_us] = numbers_of(reply, 1)
     return end_us
 
 
 def states_at(definitions: Sequence[NamedLimit], replies: Sequence[Any], now_us: int) -> StatesAt:
-    """What was found, as the transitions of these limits read it."""
+    """Parse the states that were read, as the transitions of these limits take them."""
     states: list[tuple[Any, ...] | None] = []
     for definition, reply in zip(definitions, replies, strict=True):
         limit = definition.limit.compiled
         if is_in_flight(limit.algorithm):
-            states.append(None)  # leases are no state that a transition reads
+            states.append(None)  # no transition reads leases
             continue
         value, others = _fields(reply, field_name(definition).encode()) if is_log(definition) else (reply, {})
         states.append(None if value is None else convert(limit, *read_state(limit.algorithm, value, others), now_us))
@@ -84,7 +84,7 @@ def states_at(definitions: Sequence[NamedLimit], replies: Sequence[Any], now_us:
 
 
 def _fields(reply: Any, field: bytes) -> tuple[Any, dict[int, bytes]]:
-    """Of all fields of a hash, the one of a limit and the others of its log, by their number."""
+    """The field of a limit among all fields of a hash, and the other fields of its log by their number."""
     fields = reply if isinstance(reply, dict) else {}
     if isinstance(reply, list) and len(reply) % 2 == 0:
         fields = dict(zip(reply[::2], reply[1::2], strict=True))

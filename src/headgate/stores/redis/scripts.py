@@ -1,9 +1,9 @@
-"""The Lua scripts: put together from the files of `lua/`.
+"""The Lua scripts, assembled from the files in `lua/`.
 
 A file of an algorithm has sections, each under a line `--@ name`; a shell includes them by
-`--@ include file.section`. So every script is one run of statements: a function would cost a script
-as much as the work in it. There is a script for each choice of a few algorithms, and one for any number of
-limits, the same whatever their numbers are: a server's cache holds as many as a policy has such choices.
+`--@ include file.section`. So every script is one sequence of statements: calling a function would cost as
+much as the work in it. There is a script for each choice of a few algorithms, and one for any number of limits,
+independent of their numbers: a server caches as many scripts as a policy has such choices.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from headgate.made_once import made_once
 from headgate.units import LARGEST, CompiledLimit
 
 HIT, PEEK, TELL = 0, 1, 2
-"""What a script is to do: charge, look, or charge and tell the moment."""
+"""Modes of a script: charge, only read, or charge and reply with the moment, too."""
 
 ID_LETTERS = 24
-"""Letters at the end of the key of a hold's record that tell its id."""
+"""Letters of a hold's id at the end of the key of its record."""
 
 SETTLE, FORGET, SHORTEN, TURN_BACK, CHECK, CHECKED, DROP = range(7)
-"""What a script does that settles: settle; or take back the whole charge of a hold, or what it took last and with it
-the end of its lease, or this end alone; or see whether debts fit, or settle where that was seen in all slots; or free
-the places of a hold that was reset, and forget it."""
+"""Modes of a script that settles: settle; undo all charges of a hold; undo the last charge and restore the former end
+of its lease; restore that end alone; check whether debts fit; settle after that was checked in all slots; free the
+places of a hold that was reset, and forget it."""
 
 BRIEF = 42
-"""Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
+"""Length in bytes of a reply with a bucket's state; no other reply is as long."""
 
 PACKED, MOST_PACKED, COPIED = 14, 16, 7
-"""Entries of a log that are moved together into a field of their own, once its own field would have so many; and
-how many of the next to leave its own field has copies of."""
+"""So many entries of a log are moved together into another field, once its own field would have so many; its own
+field keeps copies of so many of the next entries to expire."""
 
 MOST_IN_FIELD = 8
-"""Leases of places in flight that are in the field of their limit; more have sorted sets."""
+"""Up to so many leases of places in flight are in the field of their limit; more are in sorted sets."""
 
 _SHADOW = 8
 MARKS = (15, 22)
@@ -101,7 +101,7 @@ _DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
 
 
 class Script(NamedTuple):
-    """A script and the name that a server has for it."""
+    """A script and the SHA-1 by which a server knows it."""
 
     text: str
     sha: str
@@ -109,7 +109,7 @@ class Script(NamedTuple):
 
 @made_once
 def one_limit(algorithm: str, field: str) -> Script:
-    """The script that decides one limit of an algorithm, whose state is in a field of a hash."""
+    """The script that decides one limit of an algorithm with its state in a field of a hash."""
     return assembled(with_placeholders(included(sections_of("decide_one")[""], algorithm, ""), {"FIELD": f"'{field}'"}))
 
 
@@ -163,36 +163,36 @@ def several_limits() -> Script:
 
 @made_once
 def give_back() -> Script:
-    """The script that gives back what was charged."""
+    """The script that gives back charges."""
     return script_of("give_back")
 
 
 @made_once
 def probe() -> Script:
-    """The script that does what decisions do, and leaves nothing."""
+    """The script that uses the commands of decisions and leaves nothing behind."""
     return script_of("probe")
 
 
 @made_once
 def forget() -> Script:
-    """The script that forgets."""
+    """The script that forgets states."""
     return script_of("forget")
 
 
 def mark_of(limit: CompiledLimit) -> bytes:
-    """A limit's numbers as the scripts read them, and as a state ends with those that it was written under."""
+    """A limit's numbers in the format of the scripts; a state ends with the numbers that it was written under."""
     mark = bytes([_POWERS[limit.unit_us]]) + _bytes(limit.quota, 7) + _bytes(limit.period, 7)
     return mark + _bytes(limit.refill, 7) if limit.refill else mark
 
 
 def limit_of(algorithm: str, mark: bytes) -> CompiledLimit:
-    """The numbers that a mark tells."""
+    """Parse the numbers of a mark."""
     quota, period, refill = (int.from_bytes(mark[start : start + 7], "little") for start in (1, 8, 15))
     return CompiledLimit(algorithm, 10 ** mark[0], quota, period, refill)
 
 
 def kind_of(algorithm: str, *, shadow: bool) -> int:
-    """What tells the script for any number of limits how to decide one."""
+    """The code by which the script for any number of limits knows how to decide one."""
     return REDIS_FORMS[algorithm].code + (_SHADOW if shadow else 0)
 
 
@@ -205,7 +205,7 @@ def script_of(shell: str) -> Script:
 
 
 def assembled(lines: list[str]) -> Script:
-    """A script of these lines: its constants put in, what it calls made local."""
+    """A script of these lines, with its constants inserted and the functions that it calls made local."""
     code = _CONSTANT.sub(lambda found: str(_CONSTANTS[found[0]]), "\n".join(filter(None, lines)))
     used = [name for name in _FUNCTIONS if re.search(rf"{name}\((?<![.\w]{name}\()", code)]
     text = f"local {', '.join(used)} = {', '.join(_FUNCTIONS[name] for name in used)}\n{code}\n"
@@ -213,12 +213,12 @@ def assembled(lines: list[str]) -> Script:
 
 
 def with_placeholders(lines: list[str], placeholders: Mapping[str, str]) -> list[str]:
-    """Lines with what these words stand for. All at once: a limiter's scripts have thousands of lines."""
+    """Lines with their placeholders replaced, all at once: a limiter's scripts have thousands of lines."""
     return _PLACEHOLDER.sub(lambda word: placeholders.get(word[0], word[0]), "\n".join(lines)).split("\n")
 
 
 def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, str] = _NO_SWAPS) -> list[str]:
-    """Lines with what they include in its place, or what that is swapped for."""
+    """Lines with their includes replaced by the included sections, or by those in `swaps`."""
     found: list[str] = []
     repeated: list[str] | None = None
     for line in lines:
@@ -241,7 +241,7 @@ def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, st
 
 
 def _algorithms_by_code() -> dict[int, str]:
-    """The algorithms that the scripts know; of those with one code, which have one transition, the first."""
+    """The algorithms of the scripts by code; of several with one code, which share a transition, the first."""
     found: dict[int, str] = {}
     for name, form in REDIS_FORMS.items():
         found.setdefault(form.code, name)
@@ -255,7 +255,7 @@ def section_of(file: str, name: str) -> list[str]:
 
 @made_once
 def sections_of(file: str) -> dict[str, list[str]]:
-    """The sections of a file by name, without comments; what comes before the first has none."""
+    """The sections of a file by name, without comments; the lines before the first section have the empty name."""
     sections: dict[str, list[str]] = {"": []}
     name = ""
     for line in (resources.files("headgate.stores.redis") / "lua" / f"{file}.lua").read_text().splitlines():

@@ -1,6 +1,6 @@
-"""Settlings of a few limits of one key, on the server's time, as most are: without what others need.
+"""The short path for most settlements: of a few limits of one key, by the server's time.
 
-`HoldCommands` settles all others, in steps.
+`HoldCommands` settles all other holds, in steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEAD_FIELDS, _STANDING_FIELDS = 4, 3
 
 
 class ShortCommits:
-    """Settles holds of these limits by one call, where it has nothing to tell but what they have now."""
+    """Settles holds of these limits by one call, where its reply has nothing but their standings."""
 
     def __init__(self, commands: Commands, few: FewLimits, order: list[int]) -> None:
         self._prefix = commands.prefix
@@ -31,17 +31,17 @@ class ShortCommits:
             (definition, _HEAD_FIELDS + _STANDING_FIELDS * order.index(number) + 1)
             for number, definition in enumerate(commands.definitions)
         ]
-        """Where in a reply the numbers of each limit are."""
+        """The offset of each limit's numbers in a reply."""
 
     @classmethod
     def of(cls, commands: Commands, few: FewLimits | None, order: list[int]) -> ShortCommits | None:
-        """Those of limits that have scripts of their own; else None."""
+        """ShortCommits for limits that have their own scripts; else None."""
         return None if few is None else cls(commands, few, order)
 
     def call(self, whole_id: str, actual: Amounts) -> ScriptCall | None:
-        """The call that settles a hold, with one amount; None for more of them.
+        """The call that settles a hold with one amount; None for several amounts.
 
-        Raises ArgumentError for what is no id or amount.
+        Raises ArgumentError for an invalid id or amount.
         """
         if type(actual) is int and 0 <= actual <= LARGEST:  # nearly all
             amount: float = actual
@@ -54,7 +54,7 @@ class ShortCommits:
         return ScriptCall(self._few.settle, [record], [_PACK_ARGUMENT(SERVER_TIME, amount), self._few.packed_limits])
 
     def settled(self, reply: Any) -> Settlement | None:
-        """What a reply tells; None where that is not all of these limits, now settled."""
+        """Parse a reply; None where it does not say that all of these limits were settled now."""
         if type(reply) is not bytes or len(reply) != self._reply.size:
             return None
         numbers = self._reply.unpack(reply)

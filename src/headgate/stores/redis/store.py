@@ -87,34 +87,34 @@ class RedisStore(Store):
             )
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
-        """The limits, ready to be asked from threads."""
+        """Bind limits, for threads."""
         return RedisLimits(self.sync_link, self.commands(limits), clock, self.turns)
 
     def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
-        """The limits, ready to be asked from an event loop."""
+        """Bind limits, for an event loop."""
         return AsyncRedisLimits(self.async_link, self.commands(limits), clock, self.turns)
 
     def decide_batch(self, guard: Any, batch: Any, clock: Clock | None, failure: Failing, done: Done) -> None:
-        """Decide the checks of a batch that the front door asks."""
+        """Decide the checks of a batch from the front door."""
         decide_batch(self.async_link, guard, batch, clock, failure, done)
 
     @property
     def sync_link(self) -> SyncLink:
-        """How threads reach the servers; raises ConfigError for a client of asyncio."""
+        """The link for threads; raises ConfigError for a client of asyncio."""
         if self._sync_link is None:
             raise ConfigError(f"{self.shown} is for asyncio: use AsyncLimiter or AsyncGate")
         return self._sync_link
 
     @property
     def async_link(self) -> AsyncLink:
-        """How event loops reach the servers; raises ConfigError for a client of threads."""
+        """The link for event loops; raises ConfigError for a client of threads."""
         if self._async_link is None:
             raise ConfigError(f"{self.shown} is not for asyncio: use Limiter or Gate")
         return self._async_link
 
     @property
     def client(self) -> Any:
-        """The client of redis-py that threads use for what is done seldom."""
+        """The client of redis-py that threads use for rare operations."""
         return self.sync_link.client
 
     def commands(self, limits: Sequence[NamedLimit]) -> Commands:
@@ -125,11 +125,11 @@ class RedisStore(Store):
         return commands
 
     def stats(self) -> StoreStats:
-        """Not counted here: use the server's own figures."""
+        """All zero: the server has its own figures."""
         return StoreStats(keys=0, bytes=0, max_keys=0, expired=0, evicted=0, refused_full=0, passed_full=0)
 
     def clear(self) -> None:
-        """Forget everything under this store's prefix, a piece at a time, so that other clients can go on."""
+        """Forget everything under this store's prefix, in small steps between which other clients are served."""
         try:
             pending: list[bytes] = []
             for name in self.client.scan_iter(match=f"{self.prefix}:{{*}}:*", count=_SCANNED):
@@ -138,7 +138,7 @@ class RedisStore(Store):
                     self._unlink(pending)
                     pending.clear()
             self._unlink(pending)
-        except Exception as error:  # whatever redis-py makes of what a server sends
+        except Exception as error:  # anything that redis-py raises for what a server sends
             raise store_error(error, self.shown) from error
 
     def _unlink(self, names: list[bytes]) -> None:
@@ -158,7 +158,7 @@ class RedisStore(Store):
 
     @property
     def _probe(self) -> ScriptCall:
-        """The call of a script that leaves nothing."""
+        """The call of a script that leaves nothing behind."""
         return ScriptCall(scripts.probe(), [f"{self.prefix}:{{probe}}:probe".encode()], [])
 
     def ping(self) -> None:
@@ -170,7 +170,7 @@ class RedisStore(Store):
         await self.async_link.ping()
 
     def warm_up(self) -> None:
-        """Connect and load the scripts; raises StoreError where that does not succeed within its deadline."""
+        """Connect and load the scripts; raises StoreError where that fails or does not finish in time."""
         self.sync_link.warm_up()
 
     async def warm_up_async(self) -> None:

@@ -1,4 +1,4 @@
-"""The link of a Redis store for threads: scripts and commands, over whichever connections its server takes."""
+"""The link of a Redis store for threads: it executes scripts and commands over connections of the right kind."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MOST_IN_A_WRITE = 500
 """Calls that travel in one write."""
 
 _ERRORS = Exception
-"""Whatever a client of redis-py makes of what a server sends."""
+"""Anything that a client of redis-py may raise for what a server sends."""
 
 _AS_BYTES = {NEVER_DECODE: True}
-"""For a client of the caller's own that decodes what it reads."""
+"""Keeps replies as bytes on a caller's own client, which may decode what it reads."""
 
 
 class Connections(Protocol):
@@ -48,11 +48,11 @@ class Connections(Protocol):
         ...
 
     def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
-        """The replies to several commands, in one write where that can be; a refusal is an error among them."""
+        """The replies to several commands, sent in one write where possible; a refusal is an error among them."""
         ...
 
     def open(self, commands: Sequence[Command], on_replies: Callable[[list[Any]], object]) -> None:
-        """Open a connection to each server, send these over it and `on_replies` its replies."""
+        """Open a connection to each server, send these commands over it and pass the replies to `on_replies`."""
         ...
 
     def close(self) -> None:
@@ -61,9 +61,9 @@ class Connections(Protocol):
 
 
 class SyncLink:
-    """How threads reach the servers of a store. Nothing is connected before `warm_up` or the first call.
+    """How threads reach the servers of a store. It connects at `warm_up` or at the first call.
 
-    All raise StoreError, and nothing else.
+    All methods raise StoreError and no other error.
     """
 
     def __init__(
@@ -79,19 +79,19 @@ class SyncLink:
 
     @classmethod
     def of_client(cls, client: Any, shown: str) -> SyncLink:
-        """Over the connections that a client of redis-py makes."""
+        """A link over the connections that a client of redis-py makes."""
         return cls(None, client, shown, {}, EvictionNotice(shown))
 
     @property
     def client(self) -> Any:
-        """The client of redis-py for what is done seldom."""
+        """The client of redis-py for rare operations."""
         if self._client is None:
             assert self._target is not None
             self._client = open_client(self._target)
         return self._client
 
     def run(self, call: ScriptCall) -> Any:
-        """The reply of a script."""
+        """Call a script and return its reply."""
         try:
             if self._first is not None and self._first.finished_pid != os.getpid():
                 with self._first.established(self._connect):
@@ -101,7 +101,7 @@ class SyncLink:
             raise store_error(error, self.shown) from error
 
     def run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
-        """The replies of scripts that are called together."""
+        """Call scripts together and return their replies."""
         try:
             if self._first is None:
                 return self._run_all(calls)
@@ -111,12 +111,12 @@ class SyncLink:
             raise store_error(error, self.shown) from error
 
     def execute(self, key: bytes | None, command: Command) -> Any:
-        """The reply to a command, from the server that has a key (None: any)."""
+        """Execute a command on the server that has a key (None: any server) and return its reply."""
         [reply] = self.execute_all([(key, command)])
         return reply
 
     def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
-        """The replies to commands, each from the server that has its key."""
+        """Execute commands, each on the server that has its key, and return their replies."""
         try:
             if self._first is not None and not self._first.is_finished:
                 self._first.establish(self._connect)
@@ -126,7 +126,7 @@ class SyncLink:
             raise store_error(error, self.shown) from error
 
     def warm_up(self) -> None:
-        """Connect and load the scripts; raises StoreError where that does not succeed in the time it has."""
+        """Connect and load the scripts; raises StoreError where that fails or does not finish in time."""
         try:
             if self._first is None:
                 self.client.ping()
@@ -142,7 +142,7 @@ class SyncLink:
         check_reply(self.execute(None, ("PING",)), b"PONG")
 
     def close(self) -> None:
-        """Close the connections; the next call opens new ones. A client of the caller's own stays open."""
+        """Close the connections; the next call opens new ones. A caller's own client stays open."""
         if self._target is None or self._first is None:
             return
         if self._connections is not None:
@@ -173,7 +173,7 @@ class SyncLink:
         self._open_connections().open(first_commands(self._scripts), self._notice.check)
 
     def _open_connections(self) -> Connections:
-        """The connections: of our own, which cost less than those of a client and keep deadlines."""
+        """The connections of this link, which cost less than those of a client and keep deadlines."""
         if self._connections is None:
             target = self._target
             assert target is not None and self._first is not None
@@ -186,7 +186,7 @@ class SyncLink:
 
 
 class _CallerClient:
-    """A client of the caller's own, which has connections and deadlines of its own."""
+    """A client that the caller made, with its own connections and deadlines."""
 
     def __init__(self, client: Any, shown: str) -> None:
         self._client = client

@@ -1,7 +1,7 @@
-"""What a client needs to speak TLS: certificates and keys in files, told of where they can never be used.
+"""Certificates and keys for TLS, read from files; files that can never be used are errors of the configuration.
 
-redis-py reads all of them anew for each connection, which takes some 20 ms in which no other thread runs, and no event
-loop: threads that want a connection each would pass their deadlines. Here connections share what was read.
+redis-py reads all files again for each connection, which blocks all threads and event loops for some 20 ms: many
+threads that each need a connection would miss their deadlines. Here connections share one context.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _VERIFY_MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required
 
 
 class TlsFileError(OSError):
-    """A file that is needed to connect cannot be read; the text names the options that it may be of."""
+    """A file that is needed to connect cannot be read; the text names the options that may have named it."""
 
 
 class TlsContext:
-    """The context of all connections to a place, made anew once a file has changed."""
+    """The context of all connections to a target; it is made again when a file has changed."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = dict(options)
@@ -68,10 +68,10 @@ class TlsContext:
 
 
 def check_tls(options: Mapping[str, Any], form: str) -> None:
-    """Raise ConfigError for what can never be used. A file that is not there is left to the connection: it may come.
+    """Raise ConfigError for options that can never work. A missing file is no error here: it may exist later.
 
-    That is unknown ciphers, authorities that are no text of PEM, a key without a certificate, one that is not its, or
-    one that the password does not open.
+    Such options are unknown ciphers, authorities that are not PEM text, a key without a certificate or for another
+    certificate, and a key that the password does not decrypt.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if ciphers := options.get("ssl_ciphers"):
@@ -100,7 +100,7 @@ def check_tls(options: Mapping[str, Any], form: str) -> None:
 
 
 def _version_of(file: str) -> object:
-    """What changes with a file."""
+    """A value that changes when a file does; None where it cannot be read."""
     try:
         stat = Path(file).stat()
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The tickets of this process in the lines of a Redis, and the one connection that hears when one of them is called.
+"""The tickets of this process in the lines of a Redis, and the one connection that receives the calls to them.
 
-It is open only while callers wait. A message that is lost costs its caller a few seconds: the first ticket that a
-process has in a line asks every `KEEP_S` whether its turn has come, which also says that the process is alive.
+It is open only while callers wait. A lost message delays its caller by a few seconds: the first ticket of a process in
+a line queries every `KEEP_S` whether its turn has come, which also shows that the process is alive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("headgate")
 
 KEEP_S = 3
 ALIVE_S = 10
-"""A process that did not ask for so long is taken for dead: its tickets are passed over."""
+"""A process that has sent no query for so long is considered dead: its tickets are skipped."""
 
 _POLL_S = 1.0
 _PAUSE_S = 0.5
@@ -32,8 +32,8 @@ _CHANNEL = b"headgate:turn:"
 class Turns:
     """The callers that wait in this process.
 
-    `caller_client` is a client of redis-py of the caller's own, of either colour; else `new_client` makes one for threads, which
-    may take a while.
+    `caller_client` is a redis-py client that the caller made, of either colour; else `new_client` makes one for
+    threads, which may take a while.
     """
 
     def __init__(self, caller_client: Any, new_client: Callable[[], Any] | None = None) -> None:
@@ -45,7 +45,7 @@ class Turns:
         register_for_forks(self)
 
     def after_fork(self) -> None:
-        """Have no tickets in a child process: those of a parent are the parent's."""
+        """Drop all tickets in a child process: they belong to the parent."""
         self._reset()
 
     def _reset(self) -> None:
@@ -57,7 +57,7 @@ class Turns:
         self._task: asyncio.Task[None] | None = None
         self._was_logged = False
         self.hears = False
-        """Whether messages come now."""
+        """Whether messages are received now."""
 
     def add(self, ticket: Ticket) -> None:
         """Give a ticket its number, and wake it when it is called."""
@@ -80,21 +80,21 @@ class Turns:
                 self._on_lost(error)
 
     def _loop_ended(self) -> bool:
-        """Whether the task that listened has ended with its event loop."""
+        """Whether the listening task has ended with its event loop."""
         return self._task is not None and (self._task.done() or not self._task.get_loop().is_running())
 
     def remove(self, ticket: Ticket) -> None:
-        """Call it no more."""
+        """Stop calling a ticket."""
         with self._lock:
             self._tickets.pop(ticket.number, None)
 
     def oldest(self, number: int) -> int:
-        """The number of the oldest ticket of this process; at most this one."""
+        """The lowest number among a ticket and all tickets of this process."""
         with self._lock:
             return min(number, next(iter(self._tickets), number))
 
     def call(self, number: bytes | str) -> None:
-        """The turn of a ticket has come."""
+        """Call a ticket whose turn has come."""
         with self._lock:
             ticket = self._tickets.get(int(number))
         if ticket is not None:
@@ -102,7 +102,7 @@ class Turns:
             ticket.call()
 
     def _stop_if_idle(self) -> bool:
-        """Whether there is no ticket left to listen for."""
+        """Stop listening where no ticket is left; return whether it has stopped."""
         with self._lock:
             self._listening = bool(self._tickets)
             self.hears = self.hears and self._listening
@@ -113,7 +113,7 @@ class Turns:
             return
         if message["type"] == "message":
             self.call(message["data"])
-        elif message["type"] == "subscribe":  # what was said before was not heard
+        elif message["type"] == "subscribe":  # earlier messages were missed
             self._was_logged, self.hears = False, True
             with self._lock:
                 tickets = list(self._tickets.values())
@@ -125,7 +125,7 @@ class Turns:
         return self._caller_client if self._client is None else self._client()
 
     def _listen(self) -> None:
-        """Hear which tickets are called, until none is left."""
+        """Receive the calls to tickets until none is left."""
         pause = threading.Event()
         while True:
             try:
@@ -140,14 +140,14 @@ class Turns:
                 if new_client is not self._caller_client:
                     new_client.close()
                 return
-            except Exception as error:  # of the network, or what redis-py makes of what a server sends
+            except Exception as error:  # of the network, or of redis-py for what a server sends
                 if self._stop_if_idle():
                     return
                 self._on_lost(error)
                 pause.wait(_PAUSE_S)
 
     async def _listen_async(self, new_client: Any) -> None:
-        """`_listen` on an event loop, over the connections of a client of the caller's own."""
+        """`_listen` on an event loop, over the connections of a caller's own client."""
         while True:
             try:
                 async with new_client.pubsub() as subscription:

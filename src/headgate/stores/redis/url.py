@@ -1,8 +1,8 @@
 """Redis and Valkey by URL: `redis://user:password@host:6379/0?timeout=50ms&prefix=hg`.
 
-`redis://`, `rediss://` (TLS) and `unix://` are one server; `redis+sentinel://host:port,host:port/service/db`
-asks Sentinels for the primary; `redis+cluster://host:port,host:port` is a Cluster. Each may be written with
-`valkey` as well. Of the options after `?` those that are not Headgate's go to redis-py, as the types it takes.
+`redis://`, `rediss://` (TLS) and `unix://` name one server; `redis+sentinel://host:port,host:port/service/db`
+queries Sentinels for the primary; `redis+cluster://host:port,host:port` names a Cluster. Each may be written with
+`valkey` as well. Options after `?` that are not Headgate's go to redis-py, converted to the types that it takes.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _SCHEME = re.compile(r"(?:(redis|valkey)(s?)(?:\+(sentinel|cluster))?|(?:(?:redi
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,40}")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[^:\[\]/@%\s]{1,253})(?::([0-9]{1,5}))?")
 _PLAIN_PATH = re.compile(r"(?:/[a-z0-9_.-]{0,40}){0,8}")
-"""What may be shown: a path of another form is perhaps a part of a password."""
+"""Paths that messages may show: a path of another form may be a part of a password."""
 
 GUARD_OPTIONS = ("on_error", "local_share", "remember")
-"""Options of a URL that are not the server's but its guard's; see `headgate.stores.guard.store`."""
+"""Options of a URL for the guard of a store, not for the server; see `headgate.stores.guard.store`."""
 
 
 class Address(NamedTuple):
-    """Where a server is."""
+    """The host and port of a server."""
 
     host: str
     port: int
 
 
 class RedisTarget(NamedTuple):
-    """What a URL names. `kind` is "single", "sentinel" or "cluster"."""
+    """The server or servers that a URL names. `kind` is "single", "sentinel" or "cluster"."""
 
     kind: str
     addresses: tuple[Address, ...]
     socket: str
-    """The path of a Unix socket, in place of addresses."""
+    """The path of a Unix socket, instead of addresses."""
 
     service: str
-    """What Sentinels call the primary."""
+    """The name of the primary at the Sentinels."""
 
     shown: str
     """The URL without user, password and options."""
@@ -63,22 +63,22 @@ class RedisTarget(NamedTuple):
     prefix: str = DEFAULT_PREFIX
     connections: int = DEFAULT_CONNECTIONS
     options: Mapping[str, Any] = MappingProxyType({})
-    """What redis-py takes for a connection to each server: user, password, database, TLS and the like."""
+    """Options of redis-py for a connection to each server: user, password, database, TLS and the like."""
 
     sentinel: Mapping[str, str] = MappingProxyType({})
-    """The `username` and `password` that Sentinels are asked with, each only where it is given."""
+    """The `username` and `password` for the Sentinels, each only where it is given."""
 
     tls: TlsContext | None = None
-    """What TLS needs; None where connections are bare."""
+    """The context of TLS; None where connections do not use it."""
 
     @property
     def first_timeout_s(self) -> float:
-        """How long a process that was never connected waits for its first connection: no less than for a call."""
+        """How long a process waits for its first connection: at least as long as for a call."""
         return max(self.connect_timeout_s, self.timeout_s)
 
     @property
     def per_server_timeout_s(self) -> float:
-        """How long one of several servers is waited for that tell the way, so that another one can be asked then."""
+        """The timeout of one of several servers that know the topology, so that there is time to query another one."""
         min_timeout_s = self.timeout_s if len(self.addresses) == 1 else min(self.timeout_s, self.first_timeout_s / 2)
         return max(self.first_timeout_s / (len(self.addresses) + 1), min_timeout_s)
 
@@ -90,7 +90,7 @@ def is_redis(url: str) -> bool:
 
 
 def read_url(url: str) -> RedisTarget:
-    """What a URL names; raises ConfigError, which never shows a password."""
+    """Parse a URL; raises ConfigError, which never shows a password."""
     if not is_redis(url):
         raise ConfigError(f"a Redis store is redis://, rediss:// or the like, not {scheme_of(url) or 'this'!r}")
     parts = split_url(url)
@@ -118,7 +118,7 @@ def read_url(url: str) -> RedisTarget:
 
 
 def _with_options(target: RedisTarget, parts: StoreUrl, database: str, form: str, *, tls: bool) -> RedisTarget:
-    """The place with what stands after the "?"; no message tells more of the URL than its scheme and that option."""
+    """Apply the options after the "?"; messages show no more of the URL than its scheme and the option."""
     for name, _ in parts.options:
         if name in _REPLACEMENTS:
             raise ConfigError(f"{form}: {name} is no option of a store's URL: {_REPLACEMENTS[name]}")
@@ -172,7 +172,7 @@ def _address(text: str, number: int, kind: str, form: str) -> Address:
         server = "the server" if kind == "single" else f"server {number}"
         raise ConfigError(f"{form}: {server} is named by host:port, an IPv6 address by [address]:port")
     port = int(match[2] or _DEFAULT_PORTS[kind])
-    if port > 65535:  # what stands there may be a password of digits
+    if port > 65535:  # the digits may be a password
         raise ConfigError(f"{form}: the port is a number up to 65535")
     return Address(match[1].strip("[]"), port)
 
@@ -185,7 +185,7 @@ def _time(name: str, value: str, form: str) -> float:
 
 
 def check_prefix(name: str, value: object, form: str) -> str:
-    """A prefix of the names of keys: it has nothing that means more in a pattern, or that a Cluster goes by."""
+    """Check a prefix of Redis keys: it has no character with a meaning in patterns or in hash tags."""
     if not isinstance(value, str) or not _PREFIX.fullmatch(value):
         raise ConfigError(f"{form}: {name} is up to 40 letters, digits, _ . : or -, not {value!r:.42}")
     return value
@@ -226,7 +226,7 @@ def _switch(name: str, value: str, form: str) -> bool:
     return enabled
 
 
-def _cert_requirement(name: str, value: str, form: str) -> str:
+def _cert_reqs(name: str, value: str, form: str) -> str:
     if value not in ("none", "optional", "required"):
         raise ConfigError(f"{form}: {name} is none, optional or required, not {value[:40]!r}")
     return value
@@ -253,7 +253,7 @@ _TCP_OPTIONS: dict[str, Parse] = {"socket_keepalive": _switch}
 _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
 _TLS_OPTIONS: dict[str, Parse] = {
     "ssl_ca_certs": _file, "ssl_ca_path": _file, "ssl_ca_data": _text, "ssl_certfile": _file, "ssl_keyfile": _file,
-    "ssl_password": _text, "ssl_cert_reqs": _cert_requirement, "ssl_check_hostname": _switch, "ssl_min_version": _tls_version,
+    "ssl_password": _text, "ssl_cert_reqs": _cert_reqs, "ssl_check_hostname": _switch, "ssl_min_version": _tls_version,
     "ssl_ciphers": _text,
 }  # fmt: skip
 
@@ -269,4 +269,4 @@ _REPLACEMENTS = {
     "protocol": "Headgate chooses the protocol",
     "health_check_interval": "a probe in the background finds out when a server is back",
 }
-"""What redis-py would take and Headgate does otherwise."""
+"""Options of redis-py that Headgate does not take, and what replaces them."""

@@ -1,8 +1,8 @@
 """Calls of threads that wait for a connection, and how many connections are opened for them at once.
 
-To open one takes time of the processors of both hosts, above all over TLS. If each call of a burst opened its own, none
-would be open in time: a few are opened at once, and calls take turns on those that are open. Where it is the network
-that takes long, many take no longer than one: with each 10 ms that a call has waited, twice as many are opened at once.
+Opening one takes processor time on both hosts, above all over TLS. If each call of a burst opened its own, none would
+be open in time: a few are opened at once, and calls take turns on the open ones. Where the network is slow, many take
+no longer than one: with each 10 ms that a call has waited, twice as many are opened at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def openings_at_once(initial: int, waited_us: int) -> int:
 
 
 def remaining_s(deadline_us: int) -> float:
-    """What is left until a moment, in seconds; negative once it has passed."""
+    """The seconds left until a deadline; negative once it has passed."""
     return (deadline_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND
 
 
@@ -46,7 +46,7 @@ class Waiter:
         self.served.set()
 
     def result(self) -> Any:
-        """The connection, None where none came; raises what kept it from being opened, and has it no longer."""
+        """The connection, None where there is none; raises, and then forgets, the error that prevented opening one."""
         error, self.error = self.error, None
         if error is not None:
             try:

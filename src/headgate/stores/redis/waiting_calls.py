@@ -9,11 +9,11 @@ from typing import Any
 from headgate.stores.redis.commands import Command
 
 _MISSING: Any = object()
-"""Stands for a reply that has not come."""
+"""Stands for a reply that has not arrived."""
 
 
 class ReplyGroup:
-    """The replies to commands that are asked together: a list of them, errors in their places, once all are there."""
+    """The replies to commands that were sent together: a list, with errors in their places, once all have arrived."""
 
     __slots__ = ("_missing", "all_replies", "replies")
 
@@ -30,7 +30,7 @@ class ReplyGroup:
 
 
 class GroupPart:
-    """One of several replies, settled as the future of a single one is."""
+    """One reply of a group, settled like the future of a single call."""
 
     __slots__ = ("_group", "_index")
 
@@ -52,9 +52,9 @@ class GroupPart:
 class Pending:
     command: Command
     before: Command | None
-    """A command that goes ahead in the same write; no call waits for its reply."""
+    """A command that precedes it in the same write; no call waits for its reply."""
 
     reply: asyncio.Future[Any] | GroupPart
     deadline: float
     is_usual: bool
-    """Whether it has as long as every call, so that none behind it has less."""
+    """Whether it has the usual timeout, so that no call behind it has an earlier deadline."""
