@@ -24,8 +24,8 @@ from headgate.stores.redis.url import RedisTarget
 def first_commands(scripts: dict[str, Script]) -> list[tuple[str, ...]]:
     """The commands to send over a first connection: they load the scripts of the limits that are known by then.
 
-    A server that needs a password refuses the PING, and is sent no long script first. An `EvictionNotice` checks the
-    replies.
+    A server that requires a password says so in reply to the PING; without one it takes no long script. An
+    `EvictionNotice` checks the replies.
     """
     return [("PING",), *(("SCRIPT", "LOAD", script.text) for script in list(scripts.values())), EVICTION_QUERY]
 
@@ -98,7 +98,7 @@ class FirstConnection:
 
     def call_timeout_s(self) -> float:
         """How long a call of this thread may take from now: one that waited has the rest of that time."""
-        deadline_us = getattr(self._thread, "until_us", 0)
+        deadline_us = getattr(self._thread, "deadline_us", 0)
         return max(self._target.timeout_s, (deadline_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND)
 
     def _run(self, attempt: _Attempt, connect: Callable[[], object]) -> None:

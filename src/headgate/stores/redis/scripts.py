@@ -236,7 +236,7 @@ def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, st
         else:
             file, section = swaps.get(match[3], match[3]).split(".")
             inner = section_of(algorithm if file == "ALGORITHM" else file, section)
-            found += [match[1] + numbered for numbered in included(inner, algorithm, code, swaps)]
+            found += [match[1] + line for line in included(inner, algorithm, code, swaps)]
     return found
 
 

@@ -242,7 +242,7 @@ def _tls_version(name: str, value: str, form: str) -> int:
 Parse = Callable[[str, str, str], Any]
 
 _STORE_OPTIONS: dict[str, tuple[str, Parse]] = {
-    "timeout": ("timeout_s", _time), "connect_timeout": ("connect_s", _time),
+    "timeout": ("timeout_s", _time), "connect_timeout": ("connect_timeout_s", _time),
     "prefix": ("prefix", check_prefix), "max_connections": ("connections", _count),
 }  # fmt: skip
 _CONNECTION_OPTIONS: dict[str, Parse] = {
