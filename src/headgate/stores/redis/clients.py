@@ -90,8 +90,8 @@ def open_client(target: RedisTarget) -> Any:
             **common_options,
             **options,
         )
-        for each in sentinel.sentinels:
-            _configure_sentinel_pool(each.connection_pool, target, ReplyParser, _TlsConnection)
+        for sentinel_client in sentinel.sentinels:
+            _configure_sentinel_pool(sentinel_client.connection_pool, target, ReplyParser, _TlsConnection)
         return sentinel.master_for(target.service, connection_class=connection_class)
     nodes = [_ClusterNode(host, port) for host, port in target.addresses]
     return redis.RedisCluster(
@@ -121,8 +121,8 @@ def open_async_pool(target: RedisTarget) -> Any:
     sentinel = _AsyncSentinel(
         list(target.addresses), sentinel_kwargs=_sentinel_options(target, common_options), **common_options, **options
     )
-    for each in sentinel.sentinels:
-        _configure_sentinel_pool(each.connection_pool, target, AsyncReplyParser, _AsyncTlsConnection)
+    for sentinel_client in sentinel.sentinels:
+        _configure_sentinel_pool(sentinel_client.connection_pool, target, AsyncReplyParser, _AsyncTlsConnection)
     return sentinel.master_for(target.service, connection_class=connection_class).connection_pool
 
 

@@ -40,7 +40,7 @@ from headgate.stores.redis.scripts import (
     BRIEF,
     HIT,
     PEEK,
-    TELL,
+    TIMED_HIT,
     Script,
     few_limits,
     forget,
@@ -301,20 +301,20 @@ class Commands:
         charged: list[tuple[list[int], int]] = []
         refused = False
         for shard in shards:
-            shard_mode = PEEK if refused or mode != HIT else TELL
+            shard_mode = PEEK if refused or mode != HIT else TIMED_HIT
             try:
                 reply = yield from self._execute_shard(shard, names, costs, shard_mode, now_us, max_delay_us)
             except StoreError:
                 yield from self._undo(charged, names, costs)
                 raise
             moment_us = 0
-            if shard_mode == TELL:
+            if shard_mode == TIMED_HIT:
                 reply = bytes_of(reply)
                 [moment_us], reply = numbers_of(reply[-8:], 1), reply[:-8]
             readings |= dict(zip(shard, readings_of(reply, len(shard)), strict=True))
             if not all(readings[number].allowed or self.definitions[number].shadow for number in shard):
                 refused = True
-            elif shard_mode == TELL:
+            elif shard_mode == TIMED_HIT:
                 charged_numbers = [number for number in shard if readings[number].allowed]
                 if charged_numbers:  # there may be none among shadow limits alone
                     charged.append((charged_numbers, moment_us))

@@ -162,9 +162,9 @@ class HoldCommands:
             return Extension("already settled" if extended.outcome == b"A" else "lapsed", standings, None)
         decision, definitions = None, self._commands.definitions
         if extended.is_complete and len(extended.readings) == len(definitions):
-            each = amounts if len(amounts) > 1 else amounts * self._commands.groups
+            by_group = amounts if len(amounts) > 1 else amounts * self._commands.groups
             readings = [extended.readings[self._order.index(number)] for number in range(len(definitions))]
-            decision = self._commands.decision_of(readings, [each[definition.group] for definition in definitions])
+            decision = self._commands.decision_of(readings, [by_group[definition.group] for definition in definitions])
         return Extension("extended" if extended.outcome == b"E" else "refused", standings, decision)
 
     def _execute(self, call: Callable[[], ScriptCall]) -> ScriptSteps:
@@ -232,28 +232,28 @@ class HoldCommands:
         self, first: Extended, id: str, slot: int, lease_us: int, amounts: list[int], now_us: float
     ) -> Generator[ScriptCall, Any, Extended]:
         """Extend a hold in its other slots; where one refuses, undo the extension and collect the replies of all."""
-        calls, found, outcome = self.calls, {slot: first}, first.outcome
+        calls, replies, outcome = self.calls, {slot: first}, first.outcome
         if outcome not in (b"E", b"R"):  # only read the others
             lease_us, amounts = 1, [0]
         for other in first.other_slots if outcome != b"R" else ():
             call = partial(calls.extend, calls.record(id, other), lease_us, amounts, now_us, other_slot=True)
-            found[other] = read_extended((yield from self._execute(call)))
-            if found[other].outcome == b"R":
+            replies[other] = read_extended((yield from self._execute(call)))
+            if replies[other].outcome == b"R":
                 outcome = b"R" if outcome == b"E" else outcome
                 break
         if outcome == b"R":
             for each_slot in (slot, *first.other_slots):
-                reply, record = found.get(each_slot), calls.record(id, each_slot)
+                reply, record = replies.get(each_slot), calls.record(id, each_slot)
                 if reply is not None and reply.outcome == b"E":
                     yield from self._execute(
                         partial(calls.shorten, record, reply.former_end_us, now_us, added_part=reply.added_part)
                     )
                 if reply is None or reply.outcome == b"E":
                     call = partial(calls.refuse, record, lease_us, amounts, now_us)
-                    found[each_slot] = read_extended((yield from self._execute(call)))
-        standings = {number: numbers for reply in found.values() for number, numbers in reply.standings.items()}
-        readings = {number: reading for reply in found.values() for number, reading in reply.readings.items()}
-        is_complete = all(reply.is_complete for reply in found.values())
+                    replies[each_slot] = read_extended((yield from self._execute(call)))
+        standings = {number: numbers for reply in replies.values() for number, numbers in reply.standings.items()}
+        readings = {number: reading for reply in replies.values() for number, reading in reply.readings.items()}
+        is_complete = all(reply.is_complete for reply in replies.values())
         return Extended(outcome, standings, [], readings, is_complete, first.former_end_us, first.added_part)
 
     def _shards(self, names: list[bytes], id: str, home: int) -> list[HoldShard]:

@@ -82,11 +82,11 @@ def conflicting(other: Conflict, identity: bytes, costs: tuple[int, ...]) -> Con
         kinds = ("a hold", "a hit")
         return ConflictingId(f"this id is that of {kinds[other.identity[0]]}, and is now given to {kinds[identity[0]]}")
     if other.costs != tuple(costs):
-        former, new = (each[0] if len(each) == 1 else each for each in (other.costs, tuple(costs)))
+        former, new = (values[0] if len(values) == 1 else values for values in (other.costs, tuple(costs)))
         return ConflictingId(f"this id was given with cost {former}, and is now given with {new}")
     limits = slice(1 + IDENTITY_PARTS[0], 1 + IDENTITY_PARTS[0] + IDENTITY_PARTS[1])
-    what = "limits" if other.identity[limits] != identity[limits] else "keys"
-    return ConflictingId(f"this id was given with other {what}; what is new needs an id of its own")
+    difference = "limits" if other.identity[limits] != identity[limits] else "keys"
+    return ConflictingId(f"this id was given with other {difference}; what is new needs an id of its own")
 
 
 class TooMuchDebt(Exception):

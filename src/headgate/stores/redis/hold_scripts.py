@@ -28,14 +28,14 @@ _ENTRY = 34
 
 _NUL = r"\0"
 
-_OF_HOLDS = {"sliding_log.adopt_list": "sliding_log.adopt_list_before_holds"}
+_HOLD_REPLACEMENTS = {"sliding_log.adopt_list": "sliding_log.adopt_list_before_holds"}
 """The sections that replace others in scripts that hold."""
 
-_OF_SETTLINGS = {
-    "concurrent.next": "steps.not_told",
-    "sliding_log.next": "steps.not_told",
-    "sliding_window.next": "steps.not_told",
-    "token_bucket.next": "steps.not_told",
+_SETTLE_REPLACEMENTS = {
+    "concurrent.next": "steps.no_next",
+    "sliding_log.next": "steps.no_next",
+    "sliding_window.next": "steps.no_next",
+    "token_bucket.next": "steps.no_next",
     "concurrent.stay": "concurrent.left",
     "hash_io.put": "hash_io.gather_changed",
 }
@@ -66,21 +66,21 @@ def extend() -> Script:
 @made_once
 def reserve_few(limits: tuple[tuple[str, str], ...]) -> Script:
     """The script that holds the charges of a few limits of one hash, of these algorithms and fields in this order."""
-    return _few_of_one_hash("reserve_few", limits, _OF_HOLDS)
+    return _few_of_one_hash("reserve_few", limits, _HOLD_REPLACEMENTS)
 
 
 @made_once
 def settle_few(limits: tuple[tuple[str, str], ...]) -> Script:
     """The script that settles a hold of a few limits of one hash."""
-    return _few_of_one_hash("settle_few", limits, _OF_SETTLINGS)
+    return _few_of_one_hash("settle_few", limits, _SETTLE_REPLACEMENTS)
 
 
 def _few_of_one_hash(
-    shell: str, limits: tuple[tuple[str, str], ...], swapped: Mapping[str, str] = MappingProxyType({})
+    shell: str, limits: tuple[tuple[str, str], ...], replacements: Mapping[str, str] = MappingProxyType({})
 ) -> Script:
     """A shell around a few limits, one inside the other, that reads their hash at once and writes it at once.
 
-    `swapped` are sections that it has in place of others.
+    `replacements` are sections that it has in place of others.
     """
     swaps = {
         "hash_io.fetch": "hash_io.fetched",
@@ -88,7 +88,7 @@ def _few_of_one_hash(
         "hash_io.drop": "hash_io.dropped",
         "hash_io.fetch_refunds": "hash_io.fetched_refunds",
         "hash_io.put_refunds": "hash_io.gather_refunds",
-        **swapped,
+        **replacements,
     }
     sections = sections_of(shell)
     refills = [number for number, (algorithm, _) in enumerate(limits, 1) if REDIS_FORMS[algorithm].refills]
@@ -97,9 +97,9 @@ def _few_of_one_hash(
     numbers = range(1, len(limits) + 1)
     marks = list(_marks_in(limits))
 
-    def each(lines: list[str], numbers: Iterable[int]) -> list[str]:
+    def render(lines: list[str], chosen: Iterable[int]) -> list[str]:
         rendered: list[str] = []
-        for number in numbers:
+        for number in chosen:
             algorithm, field = limits[number - 1]
             placeholders = {
                 "FIELD": f"'{field}'",
@@ -114,21 +114,21 @@ def _few_of_one_hash(
                 if number in calendars
                 else "",
             }
-            swapped = with_placeholders(included(lines, algorithm, "", swaps), placeholders)
-            rendered += re.sub(r"NUMBER\b", str(number), "\n".join(swapped)).split("\n")
+            limit_lines = with_placeholders(included(lines, algorithm, "", swaps), placeholders)
+            rendered += re.sub(r"NUMBER\b", str(number), "\n".join(limit_lines)).split("\n")
         return rendered
 
-    def with_each(lines: list[str], name: str) -> list[str]:
+    def render_around(lines: list[str], name: str) -> list[str]:
         at = next(index for index, line in enumerate(lines) if name in line)
         return [
             *included(lines[:at], "", ""),
-            *each(section_of(*name.split(".")), numbers),
+            *render(section_of(*name.split(".")), numbers),
             *included(lines[at + 1 :], "", ""),
         ]
 
     lines = included(sections[""], "", "")
-    lines += each(sections["open"], numbers) + each(sections["close"], reversed(numbers))
-    lines += with_each(sections["write"], f"{shell}.each")
+    lines += render(sections["open"], numbers) + render(sections["close"], reversed(numbers))
+    lines += render_around(sections["write"], f"{shell}.each")
     fields = [f"'{field}'" for _, field in limits] + [f"'+{limits[number - 1][1]}'" for number in refills]
     states = [f"state{number}" for number in numbers]
     written = [*states, *(f"refunds{number}" for number in refills)] if shell == "settle_few" else states
@@ -140,8 +140,8 @@ def _few_of_one_hash(
         "CHANGES": ", ".join(f"{field}, {value}" for field, value in zip(fields, written, strict=False)),
         "REFUNDS": ", ".join(f"refunds{number}" for number in numbers),
         "STANDING": ", ".join(f"remaining{number}, reset_after{number}" for number in numbers),
-        "TOLD_FORMAT": f"'<c1HdH{'Hdd' * len(limits)}'",
-        "TOLD": ", ".join(f"{number}, remaining{number}, reset_after{number}" for number in numbers),
+        "REPLY_FORMAT": f"'<c1HdH{'Hdd' * len(limits)}'",
+        "REPLY": ", ".join(f"{number}, remaining{number}, reset_after{number}" for number in numbers),
         "ENTRIES": ", ".join(f"entry{number}" for number in numbers),
         "JOINED": " .. ".join(f"entry{number}" for number in numbers),
         "PART_SIZE": str(8 + _ENTRY * len(limits)),

@@ -44,9 +44,9 @@ class _RedisLimits:
         return None if self._clock is None else check_now(self._clock.now_us())
 
     def _give_back_steps(self, receipt: Receipt, ago_us: int) -> ScriptSteps:
-        _, each, ago_us = read_receipt(self._commands.definitions, receipt, ago_us)
+        _, costs, ago_us = read_receipt(self._commands.definitions, receipt, ago_us)
         if not receipt.degraded:  # otherwise nothing was charged there
-            yield from self._commands.give_back(self._commands.names(receipt.keys), each, ago_us, self._now_us())
+            yield from self._commands.give_back(self._commands.names(receipt.keys), costs, ago_us, self._now_us())
 
     def id_of(self, key: Key, name: str | bytes, /) -> str:
         return self._holds.id_of(key, name)
@@ -119,8 +119,8 @@ class RedisLimits(_RedisLimits, BoundLimits):
         if self._commands.needs_several or not self._groups:
             return PythonDecisions(map(self.decide, operations))
         steps = [self._commands.decide(operation, self._clock) for operation in operations]
-        replies = self._link.run_all([next(each) for each in steps])
-        return PythonDecisions(self._rest(each, reply) for each, reply in zip(steps, replies, strict=True))
+        replies = self._link.run_all([next(generator) for generator in steps])
+        return PythonDecisions(self._rest(generator, reply) for generator, reply in zip(steps, replies, strict=True))
 
     def _rest(self, steps: ScriptSteps, reply: Any) -> Any:
         """Continue steps with the reply to the first and return their result; further calls are rare."""

@@ -59,7 +59,9 @@ class RedisLine:
         line = min(names) + b"line%d" % len(keys)
         definitions = self._commands.definitions
         freed_lines = {
-            name + b"line@" for name, each in zip(names, definitions, strict=True) if is_in_flight(each.limit.algorithm)
+            name + b"line@"
+            for name, definition in zip(names, definitions, strict=True)
+            if is_in_flight(definition.limit.algorithm)
         }
         return LinePlace((line, line + b"+", *sorted(freed_lines)))
 

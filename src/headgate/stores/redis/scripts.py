@@ -19,7 +19,7 @@ from headgate.algorithms.table import REDIS_FORMS
 from headgate.made_once import made_once
 from headgate.units import LARGEST, CompiledLimit
 
-HIT, PEEK, TELL = 0, 1, 2
+HIT, PEEK, TIMED_HIT = 0, 1, 2
 """Modes of a script: charge, only read, or charge and reply with the moment, too."""
 
 ID_LETTERS = 24
@@ -50,7 +50,7 @@ _POWERS = {1: 0, 1_000: 3, 1_000_000: 6}
 _CONSTANTS = {
     "HIT": HIT,
     "PEEK": PEEK,
-    "TELL": TELL,
+    "TIMED_HIT": TIMED_HIT,
     "NEVER": -1,
     "OUTSIDE": -2,
     "LARGEST": LARGEST,
@@ -95,7 +95,7 @@ _FUNCTIONS = {
 _PLACEHOLDER = re.compile(r"\b[A-Z_]+\b")
 _NO_SWAPS: Mapping[str, str] = {}
 _OPTIONAL = (
-    "delay", "adopt", "keep_former", "brief", "take", "ask", "prolong", "free", "retake", "begin", "sweep_all",
+    "delay", "adopt", "keep_former", "brief", "take", "request", "prolong", "free", "retake", "begin", "sweep_all",
 )  # fmt: skip
 _DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
 
@@ -124,26 +124,26 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
     sections = sections_of("decide_unrolled")
     brief = together and all(REDIS_FORMS[algorithm].brief for algorithm, _ in limits)
 
-    def each(lines: list[str], chosen: Iterable[tuple[str, str, str]]) -> list[str]:
+    def render(lines: list[str], chosen: Iterable[tuple[str, str, str]]) -> list[str]:
         rendered: list[str] = []
         for number, algorithm, field in chosen:
             placeholders = {"FIELD": f"'{field}'", "PLACE": "1" if together else number, "VALUE": number}
-            own = with_placeholders(included(lines, algorithm, "", swaps), placeholders)
-            rendered += re.sub(r"NUMBER\b", number, "\n".join(own)).split("\n")
+            limit_lines = with_placeholders(included(lines, algorithm, "", swaps), placeholders)
+            rendered += re.sub(r"NUMBER\b", number, "\n".join(limit_lines)).split("\n")
         return rendered
 
     lines = included(sections[""], "", "")
     lines += sections["read"] if together else []
     lines += sections["brief_read"] if brief else []
-    lines += each(sections["open"] + (sections["brief_open"] if brief else []), numbered)
-    lines += each(sections["brief_close" if brief else "close"], numbered[::-1])
+    lines += render(sections["open"] + (sections["brief_open"] if brief else []), numbered)
+    lines += render(sections["brief_close" if brief else "close"], numbered[::-1])
     if together:
         before, after = sections["write"], []
         at = next(index for index, line in enumerate(before) if "decide_unrolled.each" in line)
         before, after = before[:at], before[at + 1 :]
-        lines += [*before, *each(sections["each"], numbered), *included(after, "", "")]
-    lines += sections["brief_tell"] if brief else []
-    lines += sections["tell"]
+        lines += [*before, *render(sections["each"], numbered), *included(after, "", "")]
+    lines += sections["brief_reply"] if brief else []
+    lines += sections["reply"]
     placeholders = {
         "COUNT": str(len(limits)),
         "FIELDS": ", ".join(f"'{field}'" for _, _, field in numbered),
@@ -206,7 +206,7 @@ def script_of(shell: str) -> Script:
 
 def assembled(lines: list[str]) -> Script:
     """A script of these lines, with its constants inserted and the functions that it calls made local."""
-    code = _CONSTANT.sub(lambda found: str(_CONSTANTS[found[0]]), "\n".join(filter(None, lines)))
+    code = _CONSTANT.sub(lambda constant: str(_CONSTANTS[constant[0]]), "\n".join(filter(None, lines)))
     used = [name for name in _FUNCTIONS if re.search(rf"{name}\((?<![.\w]{name}\()", code)]
     text = f"local {', '.join(used)} = {', '.join(_FUNCTIONS[name] for name in used)}\n{code}\n"
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
@@ -219,33 +219,33 @@ def with_placeholders(lines: list[str], placeholders: Mapping[str, str]) -> list
 
 def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, str] = _NO_SWAPS) -> list[str]:
     """Lines with their includes replaced by the included sections, or by those in `swaps`."""
-    found: list[str] = []
+    result: list[str] = []
     repeated: list[str] | None = None
     for line in lines:
         match = _DIRECTIVE.match(line)
         if match is None:
-            (found if repeated is None else repeated).append(re.sub(r"\bCODE\b", code, line) if code else line)
+            (result if repeated is None else repeated).append(re.sub(r"\bCODE\b", code, line) if code else line)
         elif match[2] == "each":
             repeated = []
         elif match[2] == "end":
-            for own, each in _algorithms_by_code().items():
-                found += included(repeated or [], each, str(own), swaps)
+            for number, name in _algorithms_by_code().items():
+                result += included(repeated or [], name, str(number), swaps)
             repeated = None
         elif repeated is not None:
             repeated.append(line)
         else:
             file, section = swaps.get(match[3], match[3]).split(".")
             inner = section_of(algorithm if file == "ALGORITHM" else file, section)
-            found += [match[1] + line for line in included(inner, algorithm, code, swaps)]
-    return found
+            result += [match[1] + line for line in included(inner, algorithm, code, swaps)]
+    return result
 
 
 def _algorithms_by_code() -> dict[int, str]:
     """The algorithms of the scripts by code; of several with one code, which share a transition, the first."""
-    found: dict[int, str] = {}
+    algorithms: dict[int, str] = {}
     for name, form in REDIS_FORMS.items():
-        found.setdefault(form.code, name)
-    return found
+        algorithms.setdefault(form.code, name)
+    return algorithms
 
 
 def section_of(file: str, name: str) -> list[str]:

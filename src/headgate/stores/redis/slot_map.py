@@ -131,7 +131,7 @@ class SlotMap:
         silent = [address for address in all_servers if self.silent.has(address) and address not in last_failed]
         failed = [*silent, *last_failed]
         return [address for address in all_servers if address not in failed] + [
-            one for one in failed if one in all_servers
+            address for address in failed if address in all_servers
         ]
 
     def learn(self, reply: Any, source: Address) -> None:

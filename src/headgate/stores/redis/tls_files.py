@@ -28,8 +28,8 @@ class TlsContext:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = dict(options)
         paths = ssl.get_default_verify_paths()
-        own = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", *_KEY_PAIR)]
-        self._files = [file for file in (*own, paths.cafile, paths.capath) if file]
+        named = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", *_KEY_PAIR)]
+        self._files = [file for file in (*named, paths.cafile, paths.capath) if file]
         self._context: tuple[list[object], ssl.SSLContext] | None = None
 
     def get(self) -> ssl.SSLContext:
