@@ -43,7 +43,7 @@ def test_an_option_of_the_connection_needs_a_right_which_the_error_tells(option:
         let([server], *RIGHTS)
         with (
             Asker(colour, "5/week", RedisStore(url)) as asker,
-            pytest.raises(StoreError, match=rf"NOPERM; what it may not run is {right.replace('|', '.')}\)"),
+            pytest.raises(StoreError, match=rf"NOPERM; the denied command is {right.replace('|', '.')}\)"),
         ):
             asker.hit("key")
         let([server], *RIGHTS, right)

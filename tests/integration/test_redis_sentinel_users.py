@@ -57,7 +57,7 @@ def test_a_user_or_password_that_sentinels_do_not_take_is_told_and_never_shown(
 ) -> None:
     with (
         Asker(colour, "2/week", RedisStore(url_of(watched, *options))) as asker,
-        pytest.raises(StoreUnavailable, match="a Sentinel asks for another user or password") as told,
+        pytest.raises(StoreUnavailable, match="a Sentinel requires another user or password") as told,
     ):
         asker.hit("key")
     assert SERVICE in str(told.value) and "sentinel_password" in str(told.value)

@@ -46,7 +46,7 @@ def test_a_server_that_has_too_many_clients_is_away_for_now(text: str, kind: typ
 def test_sentinels_that_ask_for_another_password_are_told_of_whatever_redis_py_makes_of_that(said: str) -> None:
     text = f"No master found for 'mymaster' : <redis.client.Redis(<...(password=None)>)> - {said}"
     told = store_error(MasterNotFoundError(text), "redis+sentinel://h/mymaster")
-    assert isinstance(told, StoreUnavailable) and "a Sentinel asks for another user or password" in str(told)
+    assert isinstance(told, StoreUnavailable) and "a Sentinel requires another user or password" in str(told)
 
 
 @pytest.mark.parametrize("right", ["sentinel|masters", "sentinel"])

@@ -137,19 +137,19 @@ def _read_log(value: bytes, others: Mapping[int, bytes]) -> tuple[CompiledLimit,
 
 def _former_limit(algorithm: str, mark: bytes) -> CompiledLimit:
     if len(mark) not in MARKS or mark[0] not in POWERS:
-        raise ValueError("no numbers of a limit")
+        raise ValueError("not the numbers of a limit")
     return limit_of(algorithm, mark)
 
 
 def _integer(word: float) -> int:
     if not abs(word) < _SUMS:
-        raise ValueError("no whole number")
+        raise ValueError("not an integer")
     return int(word)
 
 
 def invalid_state(algorithm: str) -> StoreKeyError:
     """The error of a value that is not a state."""
-    return StoreKeyError(f"a value is no state of a {algorithm}: another program wrote it, or it was damaged")
+    return StoreKeyError(f"a value is not the state of a {algorithm}: another program wrote it, or it was damaged")
 
 
 def read_charged(limit: CompiledLimit, reply: bytes, at: int) -> Reading:

@@ -32,13 +32,13 @@ _TEMPORARY = {
 
 _PERMANENT = {
     "WRONGTYPE": "a key of this name holds a value of another program: choose another prefix, or delete the key",
-    "NOSTATE": "a key of this name holds what is no state of a limit, since another program wrote it or it was damaged:"
-    " reset the key, or choose another prefix",
+    "NOSTATE": "a key of this name holds a value that is not the state of a limit, since another program wrote it or it"
+    " was damaged: reset the key, or choose another prefix",
     "NOPERM": "the user may not do this: it needs ~PREFIX:* for its keys, and +evalsha +eval +time +hget"
     " +hmget +hset +hdel +lrange +ttl +expireat +unlink; to hold also +get +set +setrange +hincrby"
     " +zadd +zcount +zrange +zrangebyscore +zrem; to wait in line also +hgetall +exists +zcard +zscore +sadd +srem"
     " +smembers +pexpire +publish +subscribe +unsubscribe and &headgate:turn:*; to clear the store also +scan",
-    "NOAUTH": "it asks for a password: put it into the store's URL",
+    "NOAUTH": "it requires a password: add it to the store's URL",
     "WRONGPASS": "the user or the password is wrong",
     "CROSSSLOT": "it is a Cluster: use redis+cluster://",
     "MOVED": "it is a Cluster: use redis+cluster://",
@@ -46,7 +46,7 @@ _PERMANENT = {
 }
 
 
-_SENTINEL_RIGHTS = "the user at the Sentinels may not ask for the primary: it needs +sentinel|masters"
+_SENTINEL_RIGHTS = "the user at the Sentinels may not query the primary: it needs +sentinel|masters"
 
 
 def store_error(error: Exception, shown: str) -> StoreError:
@@ -68,9 +68,9 @@ def _converted(error: Exception, shown: str) -> StoreError:
     if isinstance(error, exceptions.TimeoutError | TimeoutError):
         if str(error) == NO_CONNECTION:
             return no_connection_error(shown)
-        return StoreTimeout(f"{shown}: no answer in time; what was asked may have been charged")
+        return StoreTimeout(f"{shown}: no answer in time; the call may have been charged")
     if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, _EXPECTED_ERRORS):
-        return StoreUnavailable(f"{shown}: what it sends is no reply of a Redis ({type(error).__name__})")
+        return StoreUnavailable(f"{shown}: it sent an invalid reply ({type(error).__name__})")
     text = str(error)
     if type(error).__name__ == "MasterNotFoundError" and _ASKS_FOR_PASSWORD.search(text):
         return StoreUnavailable(f"{shown}: cannot be reached: {_sentinel_reason(text)}")
@@ -91,7 +91,7 @@ def _converted(error: Exception, shown: str) -> StoreError:
         denied = _DENIED_COMMAND.search(text) if code == "NOPERM" else None
         if denied is not None and denied[1].startswith("sentinel"):
             return StoreError(f"{shown}: {_SENTINEL_RIGHTS} (NOPERM)")
-        detail = "" if denied is None else f"; what it may not run is {denied[1]}"
+        detail = "" if denied is None else f"; the denied command is {denied[1]}"
         return StoreError(f"{shown}: {_PERMANENT[code]} ({code}{detail})")
     if (unknown := _UNKNOWN_COMMAND.search(text)) is not None:  # the rest of the text shows the key
         return StoreError(
@@ -207,7 +207,7 @@ def _sentinel_reason(text: str) -> str:
     """The same for Sentinels: redis-py puts the classes of their errors into one text."""
     if _ASKS_FOR_PASSWORD.search(text):
         return (
-            "a Sentinel asks for another user or password: Sentinels are told sentinel_username and sentinel_password"
-            " of the URL's options, servers the user and the password"
+            "a Sentinel requires another user or password: the URL's options sentinel_username and sentinel_password"
+            " are for Sentinels, its user and password for servers"
         )
     return "no Sentinel that answers knows a primary of that name"

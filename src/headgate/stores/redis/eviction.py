@@ -36,8 +36,8 @@ class EvictionNotice:
             return
         self._was_logged = True
         log.warning(
-            "%s evicts keys when its memory is full (maxmemory-policy %s): what is kept there is forgotten then; "
-            "use noeviction, and a server of its own",
+            "%s evicts keys when its memory is full (maxmemory-policy %s): data is then lost; "
+            "use noeviction, and a separate server",
             self._shown,
             policy,
         )

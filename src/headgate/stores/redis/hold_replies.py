@@ -168,7 +168,7 @@ def _read_standings(reply: bytes) -> tuple[Standings, list[int]]:
     standings = {}
     for number, remaining, reset_after_us in _STANDING.iter_unpack(reply[_NUMBER.size : end]):
         if not (_is_integer(remaining) and _is_integer(reset_after_us) and reset_after_us >= 0):
-            raise StoreKeyError("a state holds what are no numbers of a limit: another program wrote it")
+            raise StoreKeyError("a state holds numbers that are not a limit's: another program wrote it")
         standings[number - 1] = (int(remaining), int(reset_after_us))
     return standings, [slot for (slot,) in _NUMBER.iter_unpack(reply[end:])]
 

@@ -106,7 +106,7 @@ class RedisLine:
             costs = [tuple(int(cost) for cost in bytes(member)[_HEAD:].split(b",")) for member in ahead]
             return Joined(int(number), bytes(generation), bool(int(is_first)), costs)
         except (TypeError, ValueError) as error:
-            raise StoreError("the line of a key holds what are no tickets") from error
+            raise StoreError("the line of a key holds members that are not tickets") from error
 
     def _turn_steps(self, call: ScriptCall, ticket: Ticket) -> ScriptSteps:
         reply = yield call

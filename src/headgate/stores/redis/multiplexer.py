@@ -65,7 +65,7 @@ class Multiplexer:
         """
         reply = self._loop.create_future()
         if len(self._pending) + len(self._sent) >= MOST_WAITING:
-            reply.set_exception(StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already"))
+            reply.set_exception(StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls are already waiting"))
             return reply
         deadline = self._loop.time() + (within_s or self._timeout_s)
         self._pending.append(Pending(command, before, reply, deadline, within_s is None))
@@ -76,7 +76,7 @@ class Multiplexer:
         """Send at least one command; return a future of all replies, with errors in their places."""
         all_replies: asyncio.Future[list[Any]] = self._loop.create_future()
         if len(self._pending) + len(self._sent) + len(commands) > MOST_WAITING:
-            refused = StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already")
+            refused = StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls are already waiting")
             all_replies.set_result([refused] * len(commands))
             return all_replies
         group = ReplyGroup(len(commands), all_replies)
@@ -90,7 +90,7 @@ class Multiplexer:
     def execute_packed(self, commands: bytes, count: int, receiver: ReplyReceiver) -> None:
         """`execute_many` for commands that are packed already; written at once where a connection is open."""
         if len(self._pending) + len(self._sent) + count > MOST_WAITING:
-            refused = StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already")
+            refused = StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls are already waiting")
             receiver.receive([refused] * count)
             return
         packed = PackedCalls(commands, count, receiver, self._loop.time() + self._timeout_s)
@@ -206,7 +206,7 @@ class Multiplexer:
                         await self._disconnect(self._connection_error(error))
                 else:
                     if not self._sent and connection is self._connection and has_unread_data(connection):
-                        await self._disconnect(StoreUnavailable(f"{self._shown}: it sends more than was asked for"))
+                        await self._disconnect(StoreUnavailable(f"{self._shown}: it sent a reply that no call expects"))
 
     async def _read_some(self, connection: Any) -> None:
         """Settle calls with the next replies; replies that arrive together take one turn of the event loop."""
@@ -289,7 +289,7 @@ class Multiplexer:
         if isinstance(error, _REFUSALS) or not isinstance(error, _LOST):
             return store_error(error, self._shown)
         return StoreUnavailable(
-            f"{self._shown}: the connection was lost ({type(error).__name__}); what was asked may have been charged"
+            f"{self._shown}: the connection was lost ({type(error).__name__}); calls may have been charged"
         )
 
     @staticmethod

@@ -107,7 +107,7 @@ class ReplyParser(_Parser):  # type: ignore[misc]
             self._deadline_us = now + round(timeout_s * US_PER_SECOND)
             return super().read_from_socket(*arguments, **options)
         if self._deadline_us <= now:
-            raise exceptions.TimeoutError("a reply that is not whole")
+            raise exceptions.TimeoutError("an incomplete reply")
         sock.settimeout((self._deadline_us - now) / US_PER_SECOND)
         try:
             return super().read_from_socket(*arguments, **options)
@@ -116,7 +116,7 @@ class ReplyParser(_Parser):  # type: ignore[misc]
                 sock.settimeout(timeout_s)
 
     def handle_push_response(self, response: Any, **_: Any) -> Any:
-        raise exceptions.InvalidResponse("a push, which was not asked for")
+        raise exceptions.InvalidResponse("an unexpected push")
 
 
 class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
@@ -129,7 +129,7 @@ class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
         self._reader = _Reader(self._reader)
 
     async def handle_push_response(self, response: Any, **_: Any) -> Any:
-        raise exceptions.InvalidResponse("a push, which was not asked for")
+        raise exceptions.InvalidResponse("an unexpected push")
 
     def has_partial_reply(self) -> bool:
         """Whether part of a reply was read, or a reply that was not taken."""
@@ -144,7 +144,7 @@ class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
             if isinstance(reply, exceptions.ConnectionError):
                 raise reply
             if not isinstance(reply, exceptions.ResponseError) and type(reply) not in _REPLIES:
-                raise exceptions.InvalidResponse("a push, which was not asked for")
+                raise exceptions.InvalidResponse("an unexpected push")
         return replies
 
 

@@ -60,7 +60,7 @@ def numbers_of(reply: bytes, count: int, *, row: int = 0) -> list[int]:
             for start, number in enumerate(numbers)
         )
     ):
-        raise StoreKeyError("a state holds what are no numbers of a limit: another program wrote it, or it was damaged")
+        raise StoreKeyError("a state holds numbers that are not a limit's: another program wrote it, or it was damaged")
     return [int(number) for number in numbers]
 
 

@@ -70,7 +70,7 @@ def too_late(shown: str, refusal: Exception | None, address: Address | None) -> 
     A moving slot says nothing about other slots, nor about the server.
     """
     if refusal is None or address is None:
-        return mark_unsent(StoreTimeout(f"{shown}: no server told in time which one has the key; nothing was charged"))
+        return mark_unsent(StoreTimeout(f"{shown}: no server named the key's server in time; nothing was charged"))
     if isinstance(refusal, exceptions.ClusterDownError):
         return mark_unsent(store_error(refusal, shown))
     moving = StoreUnavailable(f"{shown}: the key's slot is moving to another server; nothing was charged")

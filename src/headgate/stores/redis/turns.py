@@ -167,4 +167,4 @@ class Turns:
         self.hears = False
         if not self._was_logged:
             self._was_logged = True
-            log.warning("calls to waiting callers are not heard: they ask every %d s: %s", KEEP_S, type(error).__name__)
+            log.warning("waiting callers receive no messages and query every %d s: %s", KEEP_S, type(error).__name__)
