@@ -1,4 +1,4 @@
-"""Replies that packed calls take as the bytes that came, and what goes the usual way."""
+"""Replies that packed calls parse from the received bytes, and replies that are parsed in the usual way."""
 
 from collections import deque
 from types import SimpleNamespace
@@ -13,29 +13,29 @@ from headgate.stores.redis.replies import AsyncReplyParser
 
 
 class Receiver:
-    """Takes as many bytes as it is said to; nothing that begins with a minus."""
+    """Receives `length` bytes; nothing that begins with a minus."""
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self.taken: list[Any] = []
+        self.received: list[Any] = []
 
     def receive(self, replies: list[Any]) -> None:
-        self.taken.append(replies)
+        self.received.append(replies)
 
     def receive_bytes(self, data: bytes) -> int:
         if data.startswith(b"-"):
             return -1
         if len(data) < self.length:
             return 0
-        self.taken.append(data[: self.length])
+        self.received.append(data[: self.length])
         return self.length
 
     def resume(self) -> None:
-        self.taken.append("went on")
+        self.received.append("resumed")
 
 
-class Wire:
-    """A connection, the calls that were sent on it, and what was passed on to its stream."""
+class FakeConnection:
+    """A connection, the calls that were sent on it, and the data that was passed on to its stream."""
 
     def __init__(self, *calls: Any) -> None:
         self.passed: list[bytes] = []
@@ -54,49 +54,49 @@ def packed(receiver: Receiver) -> PackedCalls:
     return PackedCalls(b"", 2, receiver, 1.0)
 
 
-def test_replies_are_taken_when_they_are_whole_each_by_its_call() -> None:
+def test_each_call_receives_its_replies_when_they_are_complete() -> None:
     one, other = Receiver(4), Receiver(2)
-    wire = Wire(packed(one), packed(other))
-    wire.feed(b"ab")
-    assert one.taken == []
-    wire.feed(b"cde")
-    assert (one.taken, other.taken) == ([b"abcd", "went on"], [])
-    wire.feed(b"fgh")
-    assert (other.taken, wire.passed, list(wire.sent)) == ([b"ef", "went on"], [b"gh"], [])
+    connection = FakeConnection(packed(one), packed(other))
+    connection.feed(b"ab")
+    assert one.received == []
+    connection.feed(b"cde")
+    assert (one.received, other.received) == ([b"abcd", "resumed"], [])
+    connection.feed(b"fgh")
+    assert (other.received, connection.passed, list(connection.sent)) == ([b"ef", "resumed"], [b"gh"], [])
 
 
-def test_replies_that_are_not_as_usual_are_passed_on_and_so_is_what_was_kept_of_them() -> None:
+def test_unusual_replies_are_passed_on_with_the_part_received_before() -> None:
     receiver = Receiver(4)
-    wire = Wire(call := packed(receiver))
-    wire.feed(b"-x")
-    wire.feed(b"ab")
+    connection = FakeConnection(call := packed(receiver))
+    connection.feed(b"-x")
+    connection.feed(b"ab")
     call.set_exception(StoreTimeout("late"))
-    wire.feed(b"cd")
-    assert wire.passed == [b"-x", b"abcd"]
-    assert [len(taken) for taken in receiver.taken] == [2]
-    assert list(wire.sent) == [call]
+    connection.feed(b"cd")
+    assert connection.passed == [b"-x", b"abcd"]
+    assert [len(received) for received in receiver.received] == [2]
+    assert list(connection.sent) == [call]
 
 
-def test_once_a_reply_was_taken_the_usual_way_the_others_are_too() -> None:
+def test_once_a_reply_was_parsed_in_the_usual_way_the_others_are_too() -> None:
     receiver = Receiver(4)
-    wire = Wire(call := packed(receiver))
+    connection = FakeConnection(call := packed(receiver))
     call.add([b"a"])
-    wire.feed(b"abcd")
-    assert wire.passed == [b"abcd"]
+    connection.feed(b"abcd")
+    assert connection.passed == [b"abcd"]
     call.add([b"b"])
-    assert receiver.taken == [[b"a", b"b"]]
+    assert receiver.received == [[b"a", b"b"]]
 
 
 @pytest.mark.parametrize("where", ["stream", "parser", "another call", "another connection"])
-def test_what_comes_after_something_else_is_passed_on(where: str) -> None:
-    wire = Wire(packed(receiver := Receiver(4)))
+def test_data_after_other_data_is_passed_on(where: str) -> None:
+    connection = FakeConnection(packed(receiver := Receiver(4)))
     if where == "stream":
-        wire.stream._buffer += b"+"
+        connection.stream._buffer += b"+"
     elif where == "parser":
-        wire.reader.feed(b"+")
+        connection.reader.feed(b"+")
     elif where == "another call":
-        wire.sent.appendleft(None)
+        connection.sent.appendleft(None)
     else:
-        wire.in_use = False
-    wire.feed(b"abcd")
-    assert (wire.passed, receiver.taken) == ([b"abcd"], [])
+        connection.in_use = False
+    connection.feed(b"abcd")
+    assert (connection.passed, receiver.received) == ([b"abcd"], [])
