@@ -195,7 +195,7 @@ class Answer(NamedTuple):
         return self.decision is not None and self.decision.allowed
 
     @property
-    def told(self) -> str:
+    def decided_by(self) -> str:
         """Who decided: "store", "local", "open", "closed", or the name of an error."""
         if self.decision is None:
             return type(self.error).__name__

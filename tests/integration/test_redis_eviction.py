@@ -29,9 +29,9 @@ def test_a_server_that_evicts_keys_is_told_once(server: Server, colour: str, cap
         if colour == "sync":
             asker.store.close()  # and connects once more
         assert asker.hit("key").degraded == ""
-    [told] = warned(caplog)
-    assert told.startswith(f"redis://{HOST}:{server.port}/3 evicts keys")
-    assert "maxmemory-policy allkeys-lru" in told
+    [message] = warned(caplog)
+    assert message.startswith(f"redis://{HOST}:{server.port}/3 evicts keys")
+    assert "maxmemory-policy allkeys-lru" in message
 
 
 @pytest.mark.parametrize("colour", COLOURS)

@@ -109,9 +109,9 @@ def test_a_hold_and_its_settling_are_one_call_each(server: Server) -> None:
     with Holder("sync", "100/minute log; 10/second burst 100; 20 concurrent", store, scope="once") as holder:
         holder.commit(holder.reserve("warm").id, 1)
         calls = []
-        for ask in (lambda: holder.reserve("key", 3, "a"), lambda: holder.commit(holder.id_of("key", "a"), 1)):
+        for call in (lambda: holder.reserve("key", 3, "a"), lambda: holder.commit(holder.id_of("key", "a"), 1)):
             server.cli("CONFIG", "RESETSTAT")
-            ask()
+            call()
             stats = store.client.info("commandstats")
             calls.append(sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha")))
         store.close()
@@ -150,8 +150,8 @@ def test_a_repeated_reserve_tells_its_first_answer_and_charges_once(hold: Callab
 
 def test_a_hit_with_an_id_is_charged_once(hold: Callable[..., Holder]) -> None:
     holder = hold("10/hour")
-    told = [holder.hit("key", 3, id="order 7").remaining for _ in range(3)]
-    assert told == [7, 7, 7] and holder.left("key") == [7]
+    remaining = [holder.hit("key", 3, id="order 7").remaining for _ in range(3)]
+    assert remaining == [7, 7, 7] and holder.left("key") == [7]
     settled = holder.commit(holder.id_of("key", "order 7"), 0)
     assert (settled.outcome, settled.actual) == ("already settled", 3)
 
@@ -159,13 +159,13 @@ def test_a_hit_with_an_id_is_charged_once(hold: Callable[..., Holder]) -> None:
 def test_an_id_of_another_cost_limit_or_kind_conflicts(hold: Callable[..., Holder]) -> None:
     holder, other = hold("10/hour"), hold("10/hour", scope="other")
     holder.reserve("key", 2, "job")
-    for ask in (
+    for call in (
         lambda: holder.reserve("key", 3, "job"),
         lambda: other.reserve("key", 2, "job"),
         lambda: holder.hit("key", 2, id="job"),
     ):
         with pytest.raises(ConflictingId):
-            ask()
+            call()
     assert holder.left("key") == [8] and other.left("key") == [10]
     assert not holder.reserve("another key", 3, "job").repeated  # names are those of a key
 
@@ -175,9 +175,9 @@ def test_an_id_of_another_cost_limit_or_kind_conflicts(hold: Callable[..., Holde
 )
 def test_what_is_no_id_is_refused(hold: Callable[..., Holder], whole_id: Any) -> None:
     holder = hold("10/hour")
-    for ask in (lambda: holder.commit(whole_id, 1), lambda: holder.extend(whole_id, SECOND)):
+    for call in (lambda: holder.commit(whole_id, 1), lambda: holder.extend(whole_id, SECOND)):
         with pytest.raises(ArgumentError):
-            ask()
+            call()
 
 
 @pytest.mark.parametrize("name", ["{x}", "a}b{c", "\0", "ключ", b"\xff\x00", "n" * 1024, "{}" * 100])
@@ -193,7 +193,7 @@ def test_names_of_any_bytes_are_their_own_holds(hold: Callable[..., Holder], nam
 def test_bad_amounts_and_leases_change_nothing(hold: Callable[..., Holder], amount: Any) -> None:
     holder = hold("10/hour; 5 concurrent")
     held = holder.reserve("key", 2)
-    for ask in (
+    for call in (
         lambda: holder.commit(held.id, amount),
         lambda: holder.extend(held.id, SECOND, amount),
         lambda: holder.reserve("key", amount),
@@ -203,7 +203,7 @@ def test_bad_amounts_and_leases_change_nothing(hold: Callable[..., Holder], amou
         lambda: holder.reserve("key", 1, ""),
     ):
         with pytest.raises(ArgumentError):
-            ask()
+            call()
     assert holder.left("key") == [8, 3]
     assert holder.commit(held.id, 2).outcome == "settled"
 
@@ -227,8 +227,8 @@ def test_a_debt_that_cannot_be_counted_is_refused_and_nothing_changes(hold: Call
 def test_only_the_first_settling_counts(hold: Callable[..., Holder]) -> None:
     holder = hold("10/hour; 5 concurrent")
     held = holder.reserve("key", 4)
-    told = [holder.commit(held.id, actual) for actual in (1, 0, 9)]
-    assert [(each.outcome, each.actual) for each in told] == [("settled", 1)] + [("already settled", 1)] * 2
+    settlements = [holder.commit(held.id, actual) for actual in (1, 0, 9)]
+    assert [(each.outcome, each.actual) for each in settlements] == [("settled", 1)] + [("already settled", 1)] * 2
     assert holder.extend(held.id, SECOND).outcome == "already settled"
     assert holder.left("key") == [9, 5]
 
@@ -283,11 +283,11 @@ def test_of_many_settlings_at_once_one_counts(url: str) -> None:
     with Holder("sync", "1000/hour fixed", store, scope="many", clock=ManualClock(START_US)) as holder:
         ids = [holder.reserve("key", 10).id for _ in range(8)]
         with ThreadPoolExecutor(8) as pool:
-            told = list(pool.map(lambda number: holder.commit(ids[number % 8], number), range(64)))
+            settlements = list(pool.map(lambda number: holder.commit(ids[number % 8], number), range(64)))
         left = holder.left("key")
     store.close()
-    assert [each.outcome for each in told].count("settled") == 8
-    settled = sum(each.actual or 0 for each in told if each.outcome == "settled")
+    assert [each.outcome for each in settlements].count("settled") == 8
+    settled = sum(each.actual or 0 for each in settlements if each.outcome == "settled")
     assert left == [1000 - settled]
 
 
@@ -316,11 +316,11 @@ def test_what_a_hit_gives_back_is_not_given_back_again_by_a_hold(hold: Callable[
 
 def test_a_reset_forgets_the_holds_of_its_key_alone(hold: Callable[..., Holder]) -> None:
     holder = hold("10/hour; 5 concurrent")
-    gone, stays = holder.reserve("key", 3, "a"), holder.reserve("other key", 3, "a")
+    forgotten, stays = holder.reserve("key", 3, "a"), holder.reserve("other key", 3, "a")
     assert holder.do("reset", ("key",)) is True
     assert holder.left("key") == [10, 5]
-    assert holder.commit(gone.id, 9).outcome == "unknown"
-    assert holder.extend(gone.id, SECOND).outcome == "unknown"
+    assert holder.commit(forgotten.id, 9).outcome == "unknown"
+    assert holder.extend(forgotten.id, SECOND).outcome == "unknown"
     again = holder.reserve("key", 2, "a")
     assert not again.repeated and holder.left("key") == [8, 3]
     assert holder.commit(again.id, 1).outcome == "settled"
@@ -560,14 +560,14 @@ def test_while_a_slot_moves_holds_are_settled_whole_or_later(nodes: Cluster, col
         slot = key_slot(b"key")
         target = next(server for server in nodes.primaries() if server is not nodes.owner_of(slot))
         with ThreadPoolExecutor(4) as pool:
-            told: list[Any] = []
+            settlements: list[Any] = []
 
             def pause() -> None:  # half of the keys are there
-                told.extend(pool.submit(holder.commit, each.id, 1) for each in held)
+                settlements.extend(pool.submit(holder.commit, each.id, 1) for each in held)
                 time.sleep(0.05)
 
             nodes.migrate_slot(slot, target, pause=pause)
-            outcomes = [each.result(30).outcome for each in told]
+            outcomes = [each.result(30).outcome for each in settlements]
         left = holder.left("key")
     store.close()
     assert outcomes == ["settled"] * 4 and left[:2] == [96, 9]

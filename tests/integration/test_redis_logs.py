@@ -53,10 +53,10 @@ def test_a_log_on_redis_is_the_one_in_memory(server: Server, texts: list[str], s
         cost = chance.choice([0, 1, 1, 1, 2, 5]) if chance.random() < 0.97 else chance.choice([20, 100, 400])
         act = chance.random()
         if act < 0.9:
-            told, true = (
+            decision, expected = (
                 answer(limiter.hit("k", cost) if act < 0.8 else limiter.peek("k", cost)) for limiter in limiters
             )
-            assert told == true, (step, text, cost)
+            assert decision == expected, (step, text, cost)
             charges.append((clock.now_us(), cost))
             continue
         if act < 0.95 and charges:

@@ -34,7 +34,7 @@ def sets_of(store: RedisStore) -> list[bytes]:
     return [name for name in store.client.scan_iter(f"{store.prefix}*") if store.client.type(name) == b"zset"]
 
 
-def told(decision: Any) -> list[tuple[Any, ...]]:
+def fields_of(decision: Any) -> list[tuple[Any, ...]]:
     return [
         (limit.allowed, limit.remaining, limit.reset_after_us, limit.retry_after_us, limit.next_after_us)
         for limit in decision.limits
@@ -71,7 +71,7 @@ def test_leases_in_the_field_and_in_sets_are_answered_as_in_memory(
             if what < (0.6 if busy else 0.1) or not held:
                 cost, lease_us = draw.choice(costs), draw.choice([SECOND, 5 * SECOND, 20 * SECOND])
                 answers = [each.reserve("key", cost, str(number), lease_us) for each in (own, right)]
-                assert told(answers[0].decision) == told(answers[1].decision), number
+                assert fields_of(answers[0].decision) == fields_of(answers[1].decision), number
                 held += [str(number)] if answers[0].decision else []
             elif what < 0.7:
                 name, more = draw.choice(held), draw.choice([0, 0, *costs])
@@ -85,7 +85,7 @@ def test_leases_in_the_field_and_in_sets_are_answered_as_in_memory(
                 assert settled[0].outcome == settled[1].outcome, number
                 assert standings(settled[0].after) == standings(settled[1].after), number
             peeked = [each.peek("key") for each in (own, right)]
-            assert told(peeked[0]) == told(peeked[1]), number
+            assert fields_of(peeked[0]) == fields_of(peeked[1]), number
             if number % 5 == 0:
                 seen_sets.add(bool(sets_of(store)))
         assert seen_sets == {False, True}

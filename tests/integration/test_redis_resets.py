@@ -59,8 +59,8 @@ def test_an_event_loop_frees_them_as_threads_do(store: RedisStore) -> None:
         held = [await hold(bound, "ann", "blue") for _ in range(3)]
         assert (await bound.commit(held[0].id, (1, 2))).outcome == "settled"
         assert await user.reset(("ann",))
-        told = await bound.decide(Operation(("ann", "blue"), (0, 0), commit=False))
-        assert [reading.remaining for reading in told.limits] == [99, 99, 93, 9]
+        decision = await bound.decide(Operation(("ann", "blue"), (0, 0), commit=False))
+        assert [reading.remaining for reading in decision.limits] == [99, 99, 93, 9]
         assert (await bound.commit(held[1].id, (0, 0))).outcome == "unknown"
         await store.aclose()
 
@@ -111,11 +111,11 @@ def test_holds_of_one_rule_or_without_places_have_no_list(store: RedisStore) -> 
 def test_a_reset_keeps_the_places_of_holds_that_it_does_not_forget(store: RedisStore) -> None:
     bound, user = store.bind(LIMITS), store.bind(_USER)
     other = store.bind([*name_limits(parse_limits("9/hour leaky 9"), scope="other", name="other"), *_TEAM])
-    kept = hold(other, "ann", "blue")
+    remaining_hold = hold(other, "ann", "blue")
     hold(bound, "ann", "blue")
     assert user.reset(("ann",))
     assert left(bound, "ann", "blue")[-1] == 7
-    assert other.commit(kept.id, (1, 2)).outcome == "settled" and left(bound, "ann", "blue")[-1] == 9
+    assert other.commit(remaining_hold.id, (1, 2)).outcome == "settled" and left(bound, "ann", "blue")[-1] == 9
     store.clear()
 
 

@@ -52,16 +52,16 @@ def test_sentinels_are_asked_with_their_own_user_and_password(watched: Sentinels
     ],
 )
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_user_or_password_that_sentinels_do_not_take_is_told_and_never_shown(
+def test_a_user_or_password_that_sentinels_refuse_is_reported_and_never_shown(
     watched: Sentinels, colour: str, options: tuple[str, ...]
 ) -> None:
     with (
         Asker(colour, "2/week", RedisStore(url_of(watched, *options))) as asker,
-        pytest.raises(StoreUnavailable, match="a Sentinel requires another user or password") as told,
+        pytest.raises(StoreUnavailable, match="a Sentinel requires another user or password") as raised,
     ):
         asker.hit("key")
-    assert SERVICE in str(told.value) and "sentinel_password" in str(told.value)
-    shown = "".join(traceback.format_exception(told.value))
+    assert SERVICE in str(raised.value) and "sentinel_password" in str(raised.value)
+    shown = "".join(traceback.format_exception(raised.value))
     assert not any(secret in shown for secret in (PASSWORD, "shibboleth", "till"))
 
 

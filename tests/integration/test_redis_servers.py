@@ -197,15 +197,15 @@ def test_a_slot_moves_with_its_keys_and_is_seen_half_migrated(nodes: Cluster) ->
     source.cli("SET", KEY, "7")
     seen: list[str] = []
 
-    def look() -> None:
-        with pytest.raises(redis.ResponseError, match=rf"^{SLOT} 127.0.0.1:{target.port}") as asked:
+    def check_redirection() -> None:
+        with pytest.raises(redis.ResponseError, match=rf"^{SLOT} 127.0.0.1:{target.port}") as raised:
             source.cli("GET", KEY)
-        seen.append(type(asked.value).__name__)
+        seen.append(type(raised.value).__name__)
         with redis.RedisCluster("127.0.0.1", source.port) as everybody:
             assert everybody.incr(KEY) == 8
             assert everybody.set(other, "new")
 
-    nodes.migrate_slot(SLOT, target, pause=look)
+    nodes.migrate_slot(SLOT, target, pause=check_redirection)
     assert seen == ["AskError"]
     assert nodes.owner_of(SLOT) is target
     assert (target.cli("GET", KEY), target.cli("GET", other)) == ("8", "new")

@@ -70,14 +70,14 @@ def test_loops_that_end_without_closing_their_store_leave_no_connection(server: 
         "1000000/hour", store=RedisStore(f"redis://127.0.0.1:{server.port}/0?timeout=10s"), name="loops"
     )
 
-    async def ask() -> bool:
+    async def hit_once() -> bool:
         return bool(await limiter.hit("key"))
 
     before = _connections(server)
     gc.disable()  # what is closed is closed at once, not where the collector happens to come
     try:
         for _ in range(LOOPS):
-            assert asyncio.run(ask())
+            assert asyncio.run(hit_once())
         left = _connections(server) - before
     finally:
         gc.enable()

@@ -79,8 +79,8 @@ def test_a_server_that_is_full_keeps_no_other_from_deciding(nodes: Cluster, aske
     keys = keys_of(nodes)
     full, *others = nodes.servers
     full.cli("CONFIG", "SET", "maxmemory", 1)
-    told = [decided(asker, keys[full]) for _ in range(30)]
-    assert set(told) == {"local"}
+    degraded = [decided(asker, keys[full]) for _ in range(30)]
+    assert set(degraded) == {"local"}
     assert [decided(asker, keys[other]) for other in others] == ["", ""]
     full.cli("CONFIG", "SET", "maxmemory", 0)
     wait_for(lambda: decided(asker, keys[full]) == "", 20)
@@ -90,31 +90,31 @@ def test_a_cluster_that_is_away_as_a_whole_opens_the_breaker_and_is_back_with_it
     nodes: Cluster, asker: Asker
 ) -> None:
     keys = keys_of(nodes)
-    gone, *others = nodes.servers
+    dead, *others = nodes.servers
     for server in nodes.servers:
         server.stop()
     wait_for(lambda: decided(asker, keys[others[0]]) == "local" and asker.store.breaker.state == "open", 20)
     for server in others:
         server.go_on()
     wait_for(lambda: [decided(asker, keys[other]) for other in others] == ["", ""], 20)
-    gone.go_on()
+    dead.go_on()
 
 
 def test_event_loops_that_each_serve_one_request_know_together_which_server_is_silent(nodes: Cluster) -> None:
     keys, away = keys_of(nodes), nodes.servers[0]
     limiter = AsyncLimiter("100/week bucket", store=f"{nodes.url}?timeout=100ms&connect_timeout=500ms&remember=no")
 
-    async def ask(key: str) -> str:
+    async def hit(key: str) -> str:
         try:
             return (await limiter.hit(key)).degraded
         finally:
             await limiter.store.aclose()  # the connections of this loop
 
-    asyncio.run(ask(keys[away]))
+    asyncio.run(hit(keys[away]))
     away.stop()
     with timed() as took_s:
-        told = [asyncio.run(ask(keys[away])) for _ in range(30)]
-    assert set(told) == {"local"}
+        degraded = [asyncio.run(hit(keys[away])) for _ in range(30)]
+    assert set(degraded) == {"local"}
     assert took_s() < 15 * 0.3
     away.go_on()
 

@@ -49,7 +49,7 @@ def refused(asker: Asker, key: str) -> str:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize(
-    ("scheme", "there", "path", "told"),
+    ("scheme", "there", "path", "expected"),
     [
         ("redis", "cluster", "", "it is a Cluster: use redis+cluster:"),
         ("redis", "sentinel", "", "it has no command EVALSHA: it was renamed or disabled there, or this is a Sentinel"),
@@ -59,11 +59,11 @@ def refused(asker: Asker, key: str) -> str:
         ("redis", 'rename-command TIME ""', "", "it has no command that a script calls: it was renamed or disabled"),
     ],
 )
-def test_a_server_of_another_kind_is_told(scheme: str, there: str, path: str, told: str, colour: str) -> None:
+def test_a_server_of_another_kind_is_reported(scheme: str, there: str, path: str, expected: str, colour: str) -> None:
     with port_of(there) as port, Asker(colour, "7/minute", store_of(f"{scheme}://{HOST}:{port}{path}")) as asker:
-        errors = [said for key in KEYS if (said := refused(asker, key))]
-    assert told in errors[0]
-    assert not any(key in said for key in KEYS for said in errors)
+        errors = [message for key in KEYS if (message := refused(asker, key))]
+    assert expected in errors[0]
+    assert not any(key in message for key in KEYS for message in errors)
 
 
 @pytest.mark.parametrize("colour", COLOURS)
