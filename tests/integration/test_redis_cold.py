@@ -85,7 +85,7 @@ def url_of(port: int) -> str:
 
 
 def burst(port: int, path: str = "/") -> list[httpx.Response]:
-    """The answers to requests that come all at once, each over a connection of its own."""
+    """The responses to requests that are sent at once, each over its own connection."""
     unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # each call would load all certificates, and hold up the proxy
 
     def send(_: int) -> httpx.Response:
@@ -96,7 +96,7 @@ def burst(port: int, path: str = "/") -> list[httpx.Response]:
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody listens there; no request is sent."""
+    """Whether a server listens there; no request is sent."""
     import socket
 
     with socket.socket() as probe:
@@ -153,7 +153,7 @@ def test_an_application_starts_without_its_server_and_reports_it(tmp_path: Path)
 
 @contextmanager
 def slow(kind: str) -> Iterator[str]:
-    """The URL of a server, Sentinels or Cluster whose connections are slow to come, and which keep their deadline."""
+    """The URL of a server, Sentinels or Cluster whose connections are slow to open, but within their deadline."""
     if kind == "single":
         with single() as server, TcpProxy(server.port) as proxy:
             proxy.delay_greeting(GREETING_S)

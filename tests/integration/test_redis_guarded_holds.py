@@ -1,4 +1,4 @@
-"""Holds of a guarded Redis that is stopped, killed, or whose answers are lost: settled once, there or in its place."""
+"""Holds of a guarded Redis that is stopped, killed, or whose replies are lost: settled once, there or locally."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def url_of(port: int, **options: object) -> str:
 
 
 def on_the_server(asker: Asker, server: Server, key: str = "key") -> tuple[int, int]:
-    """(units left, places free) of a key, by another client that asks the server itself."""
+    """(units left, places free) of a key, read from the server by another client."""
     store = RedisStore(f"redis://{HOST}:{server.port}?timeout=10s", prefix=asker.raw.prefix)
     with Limiter(LIMITS, store=store, name="held") as other:
         units, places = other.peek(key, 0).limits
@@ -64,7 +64,7 @@ def on_the_server(asker: Asker, server: Server, key: str = "key") -> tuple[int, 
 
 
 def counts(asker: Asker) -> tuple[int, ...]:
-    """(kept, sent later, lost) settlements."""
+    """The numbers of (stored, later sent, lost) settlements."""
     stats = asker.store.stats()
     return stats.kept, stats.sent_later, stats.lost
 

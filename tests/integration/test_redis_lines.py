@@ -46,7 +46,7 @@ def prefix() -> str:
 
 
 def store_at(url: str, own: str, *, only_messages: bool = True) -> RedisStore:
-    """A store as another process has it; with `only_messages` nothing but a message wakes its callers in time."""
+    """A store like that of another process; with `only_messages` only a message wakes its callers in time."""
     store = RedisStore(f"{url}?timeout=10s", prefix=own)
     if only_messages:
         store.turns.keep_us, store.turns.alive_ms = NEVER_US, 600_000
@@ -54,7 +54,7 @@ def store_at(url: str, own: str, *, only_messages: bool = True) -> RedisStore:
 
 
 def in_line(limiter: Limiter | AsyncLimiter) -> int:
-    """How many wait in the line of the key, of all processes."""
+    """How many callers of all processes wait in the line of the key."""
     [line, *_] = limiter.bound.line.place(("key",)).keys
     number: int = limiter.store.unguarded.client.zcard(line)  # type: ignore[attr-defined]
     return number
@@ -152,7 +152,7 @@ def test_callers_beyond_the_most_of_a_limiter_are_refused(server: Server, caplog
 @pytest.mark.parametrize("limits", ["3 concurrent; 1000000/day fixed", "300/second bucket; 1000000/day fixed"])
 def test_callers_of_several_hosts_pass_in_the_order_of_their_arrival_at_the_server(server: Server, limits: str) -> None:
     url = server.url
-    hosts = [  # the first is killed before it has asked that often
+    hosts = [  # the first is killed before it has made so many calls
         ("sync", 0, 1.0, 1_000),
         ("async", 3_600_000_000, 1.01, 12),
         ("sync", -3_600_000_000, 0.99, 12),
@@ -185,7 +185,7 @@ def test_callers_of_several_hosts_pass_in_the_order_of_their_arrival_at_the_serv
     )  # what is left of a fixed window tells who was admitted first
     orders = [order for order, _, _ in passed if order]
     assert len(orders) > 100
-    assert orders == sorted(orders), "nobody passed a caller that came before it"
+    assert orders == sorted(orders), "no caller passed an earlier one"
     assert len({cost for _, _, cost in passed}) == 3
     until(lambda: in_line(limiter) == 0)
 
@@ -333,7 +333,7 @@ def test_a_ticket_that_its_process_does_not_know_any_more_blocks_no_caller(serve
     ticket = Ticket((1,))
     line.turns.add(ticket)
     line.join(line.place(("key",)), ticket, 0, b"")
-    line.turns.remove(ticket)  # as where the answer to joining was lost
+    line.turns.remove(ticket)  # as if the reply to joining was lost
     assert limiter.acquire("key", timeout=LONG_S)
     assert in_line(limiter) == 0
 
@@ -485,7 +485,7 @@ RIGHTS = (
     "exists", "zcard", "zscore", "sadd", "srem", "smembers", "pexpire", "publish", "subscribe", "unsubscribe",
     "hgetall",
 )  # fmt: skip
-"""All that docs/redis.md says that a user needs who holds and waits."""
+"""All rights that a user needs to hold and to wait, according to docs/redis.md."""
 
 
 def test_the_rights_in_the_docs_suffice_to_wait(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Operations that are asked for together on a Redis, on an event loop: one write, and each decided by itself."""
+"""Operations that are decided together on a Redis, on an event loop: in one write, and independently."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _prefixes = count()
 
 
 class Many:
-    """Limits on a store, asked for several keys together."""
+    """Limits on a store, which decide several keys together."""
 
     def __init__(self, store: Any, limits: str, loop: Loop) -> None:
         self.loop = loop
@@ -42,7 +42,7 @@ class Many:
         return self.loop.run(decide_all())
 
     def left(self, *keys: str, cost: int = 1) -> list[int | str]:
-        """What remains of the first limit for each key, or the name of the error."""
+        """The remaining units of the first limit for each key, or the name of the error."""
         return [
             type(each).__name__ if isinstance(each, Exception) else each.limits[0].remaining
             for each in self.decide(*keys, cost=cost)
@@ -75,7 +75,7 @@ def key_of(server: Server, store: RedisStore, key: str) -> str:
     return str(found)
 
 
-def test_what_is_asked_together_is_one_write_and_decided_in_its_order(server: Server) -> None:
+def test_operations_that_are_decided_together_are_one_write_and_decided_in_order(server: Server) -> None:
     with opened(server.url) as (many, store):
         many.decide("warm")
         before = writes_of(store)
@@ -119,7 +119,7 @@ def test_a_stopped_server_is_one_deadline_for_all_of_them(server: Server) -> Non
             server.go_on()
 
 
-def test_the_guard_decides_each_of_them_while_the_server_is_stopped_and_asks_it_again(server: Server) -> None:
+def test_the_guard_decides_each_of_them_while_the_server_is_stopped_and_calls_it_again(server: Server) -> None:
     with opened(f"{server.url}?timeout=300ms", guarded=True) as (many, _):
         many.decide("warm")
         server.stop()
@@ -146,7 +146,7 @@ def test_a_caller_that_gives_up_leaves_the_others_their_replies(server: Server) 
         assert many.left("kept", cost=0) == [3]
 
 
-def test_several_limits_with_a_calendar_are_decided_as_one_by_one(server: Server) -> None:
+def test_several_limits_with_a_calendar_are_decided_as_if_one_by_one(server: Server) -> None:
     with opened(server.url, "9/day in UTC; 5/week log; 7/week bucket") as (many, _):
         many.decide("warm")
         assert many.left("a", "a", "b") == [8, 7, 8]

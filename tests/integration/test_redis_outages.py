@@ -1,4 +1,4 @@
-"""While a Redis is away, slow or silent: every request is answered in time, by the written choice, and charged once."""
+"""While a Redis is down, slow or silent, every request is decided in time, as configured, and charged once."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def url_of(port: int, **options: object) -> str:
 
 
 def calls(server: Server) -> int:
-    """How many decisions a server was asked for."""
+    """How many decisions a server has executed."""
     stats = server.cli("INFO", "commandstats")
     return sum(stats[f"cmdstat_{name}"]["calls"] for name in ("evalsha", "eval") if f"cmdstat_{name}" in stats)
 
 
 def on_the_server(asker: Asker, server: Server, limits: str, key: str) -> int:
-    """What is left of a key, by another client that asks the server itself."""
+    """The remaining units of a key, read from the server by another client."""
     with Limiter(
         limits, store=RedisStore(f"redis://{HOST}:{server.port}?timeout=10s", prefix=asker.raw.prefix)
     ) as other:
         return other.peek(key, 0).limits[0].remaining
 
 
-# Raw: a deadline is kept, and what it means is told
+# Without a guard: deadlines are kept, and errors say what they mean
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -302,7 +302,7 @@ def _probes() -> list[threading.Thread]:
 
 
 def _is_calm(running: Load) -> bool:
-    """Whether the store decides again, all but for a few late replies of a busy machine."""
+    """Whether the store decides again, except for a few late replies of a busy machine."""
     latest = running.answers[-200:]
     return sum(answer.decided_by == "store" for answer in latest) >= 0.9 * len(latest)
 
@@ -396,7 +396,7 @@ def test_callers_in_line_get_a_decision_during_an_outage_too(server: Server, col
 
 
 def test_the_return_of_a_server_is_no_stampede(server: Server) -> None:
-    """How many go through at each moment is held by tests/unit/test_breaker.py; here all of it, for real."""
+    """tests/unit/test_breaker.py checks how many calls pass at each moment; this test uses a real server."""
     with Asker("async", UNREACHED, url_of(server.port)) as asker:
         breaker = asker.store.breaker
         wait_for(lambda: asker.hit("warm").degraded == "" and breaker.state == "closed")
@@ -433,7 +433,7 @@ def test_a_call_that_finds_no_connection_in_time_says_that_nothing_was_charged(s
 def test_idle_connections_that_a_network_has_forgotten_are_not_tried_one_by_one(
     server: Server, proxy: TcpProxy
 ) -> None:
-    """Whoever threw them away said nothing to either end, as a firewall does, or a host that died."""
+    """They were dropped without notice to either end, as by a firewall or a host that died."""
     with single() as other, Asker("sync", UNREACHED, url_of(proxy.port, on_error="closed")) as asker:
         assert asker.hit("key").degraded == ""
         pool: Any = asker.raw.sync_link._open_connections()

@@ -1,4 +1,4 @@
-"""Places in flight on Redis: a few leases in the field of their limit, more in sets, and no answer tells which."""
+"""Places in flight on Redis: a few leases in the field of their limit, more in sets, with the same decisions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(server: Server) -> Any:
 
 
 def sets_of(store: RedisStore) -> list[bytes]:
-    """The sorted sets of leases that are there."""
+    """The existing sorted sets of leases."""
     return [name for name in store.client.scan_iter(f"{store.prefix}*") if store.client.type(name) == b"zset"]
 
 
@@ -54,7 +54,7 @@ def standings(after: Any) -> list[tuple[int, int]]:
         (f"{MANY}; 40 concurrent", [1, 2, 5]),  # the scripts for any limits
     ],
 )
-def test_leases_in_the_field_and_in_sets_are_answered_as_in_memory(
+def test_leases_in_the_field_and_in_sets_are_decided_as_in_memory(
     store: RedisStore, limits: str, costs: list[int]
 ) -> None:
     draw, seen_sets = random.Random(limits), set()
@@ -91,7 +91,7 @@ def test_leases_in_the_field_and_in_sets_are_answered_as_in_memory(
         assert seen_sets == {False, True}
 
 
-def test_sets_are_made_for_more_leases_than_the_field_takes_and_left_when_none_is_in_flight(store: RedisStore) -> None:
+def test_sets_are_used_for_more_leases_than_the_field_takes_until_none_is_in_flight(store: RedisStore) -> None:
     clock = ManualClock(START_US)
     with Holder("sync", "50 concurrent", store, scope="few", clock=clock) as holder:
         held = [holder.reserve("key", 1).id for _ in range(MOST_IN_FIELD)]

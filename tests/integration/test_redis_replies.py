@@ -1,4 +1,4 @@
-"""Whatever a server, or a proxy before it, sends is a StoreError in time; the guard decides, and the breaker opens."""
+"""Any invalid reply of a server or proxy is a StoreError in time; the guard decides, and the breaker opens."""
 
 from __future__ import annotations
 
@@ -193,11 +193,11 @@ def test_a_damaged_state_is_an_answer_or_an_error_of_its_key_alone(
 
 LOG_END = struct.Struct("<dHHdIIIdIB15s")
 LOG_WORDS = ("base", "skip", "copied", "before", "swept", "start", "end", "offset", "expires_s", "form", "numbers")
-"""What stands behind the entries of a log that tells other fields of moved entries."""
+"""The data after the entries of a log that has moved entries in other fields."""
 
 
 def ending(**words: float) -> Any:
-    """A log whose end tells these words."""
+    """A log with these words at its end."""
 
     def change(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
         entries, end = fields[b"w0"][: -LOG_END.size], fields[b"w0"][-LOG_END.size :]
@@ -218,7 +218,7 @@ def of_all(change: Any) -> Any:
 
 
 WORK_S = 0.02
-"""The most that a call on a damaged log may cost the server, of its processor; a script without end takes seconds."""
+"""The most processor time that a call on a damaged log may cost the server; an endless script takes seconds."""
 
 LOG_DAMAGE: dict[str, Any] = {
     **{f"its own field cut to {left}": lambda fields, left=left: fields | {b"w0": fields[b"w0"][:left]}
@@ -303,7 +303,7 @@ def test_a_damaged_log_is_an_answer_or_an_error_of_its_key_and_no_endless_script
 
 
 def server_s(client: Any) -> float:
-    """Seconds of the processor that a server has used: a busy machine does not lengthen them."""
+    """The processor time of a server in seconds, which does not depend on the load of the machine."""
     used = client.info("cpu")
     return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
@@ -385,7 +385,7 @@ def test_a_damaged_record_of_a_hold_is_an_answer_or_an_error_of_that_hold_alone(
 
 
 NUMBERS = 27
-"""Bytes behind the leases of a field: which digits have sets, when it expires, the limit's numbers."""
+"""Bytes after the leases of a field: the digits that have sets, the expiry, the limit's numbers."""
 
 PLACES_DAMAGE: dict[str, Any] = {
     "a word": lambda field: b"hello",

@@ -1,4 +1,4 @@
-"""Holds of new ids and settlings of few limits on Redis, which take a shorter way than all others, in both colours."""
+"""Holds under new ids and settlements of few limits on Redis, which take a shorter path, in both colours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture(params=COLOURS)
 def limiter_of(request: pytest.FixtureRequest, server: Server) -> Iterator[Callable[..., Ask]]:
-    """Makes limiters of one store in each colour: asked by a method's name and its arguments."""
+    """Makes limiters of one store in each colour, which are called by a method's name and its arguments."""
     loop = Loop() if request.param == "async" else None
     prefix, stores = f"short{next(_prefixes)}", []
 

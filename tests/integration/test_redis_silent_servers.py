@@ -1,4 +1,4 @@
-"""A Cluster of which one server does not answer: its keys are decided without it, and all others by their servers."""
+"""A Cluster in which one server does not answer: its keys are decided without it, all others by their servers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def keys_of(nodes: Cluster) -> dict[Server, str]:
 
 
 def decided(asker: Asker, key: str) -> str:
-    """What decided in place of the store."""
+    """What decided instead of the store."""
     place: str = asker.reserve(key, lease=60).decision.degraded
     return place
 
 
 @pytest.mark.parametrize("outage", ["killed", "stopped"])
-def test_keys_of_other_servers_are_decided_there_and_no_call_waits_for_the_one_that_is_away(
+def test_keys_of_other_servers_are_decided_there_and_no_call_waits_for_the_silent_one(
     nodes: Cluster, asker: Asker, outage: str
 ) -> None:
     keys = keys_of(nodes)
@@ -66,7 +66,7 @@ def test_keys_of_other_servers_are_decided_there_and_no_call_waits_for_the_one_t
     wait_for(lambda: decided(asker, keys[away]) == "", 20)
 
 
-def test_holds_that_a_silent_server_was_not_asked_for_are_settled_here_alone(nodes: Cluster, asker: Asker) -> None:
+def test_holds_that_were_not_sent_to_a_silent_server_are_settled_locally(nodes: Cluster, asker: Asker) -> None:
     key, away = keys_of(nodes)[nodes.servers[0]], nodes.servers[0]
     away.kill()
     for _ in range(50):
@@ -75,7 +75,7 @@ def test_holds_that_a_silent_server_was_not_asked_for_are_settled_here_alone(nod
     assert asker.store.stats().kept < 20, "those that may have reached it"
 
 
-def test_a_server_that_is_full_keeps_no_other_from_deciding(nodes: Cluster, asker: Asker) -> None:
+def test_a_full_server_does_not_keep_others_from_deciding(nodes: Cluster, asker: Asker) -> None:
     keys = keys_of(nodes)
     full, *others = nodes.servers
     full.cli("CONFIG", "SET", "maxmemory", 1)
@@ -86,7 +86,7 @@ def test_a_server_that_is_full_keeps_no_other_from_deciding(nodes: Cluster, aske
     wait_for(lambda: decided(asker, keys[full]) == "", 20)
 
 
-def test_a_cluster_that_is_away_as_a_whole_opens_the_breaker_and_is_back_with_its_first_servers(
+def test_an_unavailable_cluster_opens_the_breaker_and_is_back_with_its_first_servers(
     nodes: Cluster, asker: Asker
 ) -> None:
     keys = keys_of(nodes)
@@ -100,7 +100,7 @@ def test_a_cluster_that_is_away_as_a_whole_opens_the_breaker_and_is_back_with_it
     dead.go_on()
 
 
-def test_event_loops_that_each_serve_one_request_know_together_which_server_is_silent(nodes: Cluster) -> None:
+def test_event_loops_that_each_serve_one_request_share_which_servers_are_silent(nodes: Cluster) -> None:
     keys, away = keys_of(nodes), nodes.servers[0]
     limiter = AsyncLimiter("100/week bucket", store=f"{nodes.url}?timeout=100ms&connect_timeout=500ms&remember=no")
 
@@ -121,7 +121,7 @@ def test_event_loops_that_each_serve_one_request_know_together_which_server_is_s
 
 @contextmanager
 def behind_a_silent_one(kind: str) -> Iterator[str]:
-    """The URL of a Cluster or of Sentinels of which the first does not answer, and all deadlines are the same."""
+    """The URL of a Cluster or of Sentinels whose first server does not answer, with equal deadlines."""
     with ExitStack() as running:
         if kind == "sentinel":
             ports, path = running.enter_context(sentinels()).sentinel_ports, f"{SERVICE}/0"
@@ -135,6 +135,6 @@ def behind_a_silent_one(kind: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
-def test_a_first_server_that_does_not_answer_leaves_time_to_ask_the_next_one(kind: str, colour: str) -> None:
+def test_a_first_server_that_does_not_answer_leaves_time_for_the_next_one(kind: str, colour: str) -> None:
     with behind_a_silent_one(kind) as url, Asker(colour, "7/minute log", url) as asker:
         assert asker.hit("key").degraded == ""

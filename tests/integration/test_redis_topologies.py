@@ -1,4 +1,4 @@
-"""The Redis store behind Sentinels and in a Cluster: the same answers, through failovers and moving slots."""
+"""The Redis store behind Sentinels and in a Cluster: the same decisions, during failovers and moves of slots."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _fail_over(
     failed_over: Callable[[], Server],
     isolate: Callable[[], object] | None = None,
 ) -> dict[str, Any]:
-    """Ask until the limit is used up, while the primary goes away: what was admitted, and where."""
+    """Hit until the limit is used up, while the primary goes away: what was admitted, and where."""
     (name,) = asker.raw.commands(asker.limiter.definitions).names(("key",))
     with load(asker, ["key"] * (3 if asker.colour == "sync" else 12), pause_s=0.004) as running:
         wait_for(lambda: _admitted(running) >= limit // 4)
@@ -175,10 +175,10 @@ def _admitted(running: Load) -> int:
 
 
 def _used(server: Server, name: bytes) -> int:
-    """What was used of a sliding window, in the eyes of one server, which may be a replica."""
+    """The used units of a sliding window on one server, which may be a replica."""
     client: Any = redis.Redis(port=server.port, protocol=2, socket_timeout=10, single_connection_client=True)
     with client:
-        with suppress(redis.ResponseError):  # of who is in no Cluster
+        with suppress(redis.ResponseError):  # of a server without a Cluster
             client.readonly()
         value = client.hget(name, "w0")
     return 0 if value is None else sum(read_state("sliding_window", value)[1][1:])
@@ -186,7 +186,7 @@ def _used(server: Server, name: bytes) -> int:
 
 @contextmanager
 def _back(server: Server, how: str, settled: Callable[[], None]) -> Iterator[None]:
-    """See to it that a server that goes away in the block is there again for the next test."""
+    """Restore a server that goes away in the block, for the next test."""
     try:
         yield
     finally:
@@ -257,7 +257,7 @@ def test_a_call_to_a_stopped_primary_is_followed_by_calls_to_the_new_one(watched
 def test_where_the_sentinels_are_stopped_too_no_call_takes_longer_than_its_deadline(
     watched: Sentinels, colour: str
 ) -> None:
-    """However many of them are asked for the primary, one after another."""
+    """This holds however many Sentinels are queried for the primary, one after another."""
     watched.wait_ok()
     everybody = [*watched.servers, *watched.watchers]
     deadline_s = 0.5
@@ -278,7 +278,7 @@ def test_where_the_sentinels_are_stopped_too_no_call_takes_longer_than_its_deadl
 def test_a_call_to_a_stopped_server_of_a_cluster_is_followed_by_calls_to_its_replica(
     nodes: Cluster, colour: str
 ) -> None:
-    """Nobody else asks, so nobody else finds out; and no call takes longer than its deadline."""
+    """There is no other client that could notice it; and no call takes longer than its deadline."""
     nodes.wait_ok()
     with Asker(colour, "9/week", raw(nodes.url, timeout_s=DEADLINE_S)) as asker:
         asker.hit("key")
@@ -296,7 +296,7 @@ def test_a_call_to_a_stopped_server_of_a_cluster_is_followed_by_calls_to_its_rep
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_where_a_whole_cluster_is_stopped_no_call_takes_longer_than_its_deadline(nodes: Cluster, colour: str) -> None:
-    """However many servers are asked where the key is, one after another."""
+    """This holds however many servers are queried for the key's server, one after another."""
     nodes.wait_ok()
     deadline_s = 0.5
     with Asker(colour, "9/week", raw(nodes.url, timeout_s=deadline_s)) as asker:
@@ -400,7 +400,7 @@ def test_slots_move_while_traffic_runs_and_exactly_the_limit_passes(nodes: Clust
 
 
 class _Pair:
-    """Two rules that count by one identity: a decision over two hashes in one slot, in either colour; close it."""
+    """Two rules with one identity: a decision about two hashes in one slot, in either colour; close it."""
 
     def __init__(self, nodes: Cluster, colour: str, limit: int, **options: float) -> None:
         self.loop = Loop() if colour == "async" else None
@@ -499,7 +499,7 @@ def test_a_decision_whose_slot_moves_for_longer_than_its_deadline_is_an_error_an
 def test_a_decision_that_is_redirected_between_the_servers_of_a_moving_slot_waits_until_it_has_moved(
     nodes: Cluster, colour: str
 ) -> None:
-    """One key has moved and the other is new: the owner says ASK, the server that gets the slot TRYAGAIN."""
+    """One key has moved and the other is new: the owner replies ASK, the importing server TRYAGAIN."""
     nodes.wait_ok()
     pair = _Pair(nodes, colour, 9, timeout_s=5)
     wait_for(lambda: _decides(pair))
@@ -543,7 +543,7 @@ def test_a_redirected_client_knows_the_server_from_then_on(nodes: Cluster, colou
 
 
 def _errors(nodes: Cluster) -> Counter[str]:
-    """How often the servers have turned somebody away."""
+    """How often the servers have redirected a call."""
     found: Counter[str] = Counter()
     for server in nodes.servers:
         stats = server.cli("INFO", "errorstats")
@@ -647,7 +647,7 @@ def test_identities_on_different_servers_are_never_over_admitted_and_refusals_le
         passed[user] += decision.allowed
     at_once = passed.total()
     left = {user: decide((user, everybody), 0) for user, everybody in keys}
-    for user, everybody in keys:  # one by one nobody is refused too early
+    for user, everybody in keys:  # one by one, so that no call is refused too early
         while decide((user, everybody)).allowed:
             passed[user] += 1
     finished = {user: decide((user, everybody), 0) for user, everybody in keys}
