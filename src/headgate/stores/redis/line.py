@@ -76,8 +76,8 @@ class RedisLine:
 
         `since` and `generation` tell the script which tickets the caller already knows.
         """
-        action = (b"%d" % MOST_TICKETS, b"%d" % since, generation)
-        return self._drive(self._join_steps(self._call(b"J", place, ticket, *action)))
+        arguments = (b"%d" % MOST_TICKETS, b"%d" % since, generation)
+        return self._drive(self._join_steps(self._call(b"J", place, ticket, *arguments)))
 
     def turn(self, place: LinePlace, ticket: Ticket) -> Any:
         """Whether a ticket is first in line, and called if a place was freed; None if it is not in line."""

@@ -129,16 +129,16 @@ class Turns:
         pause = threading.Event()
         while True:
             try:
-                new_client = self._open_client()
-                with new_client.pubsub() as subscription:
+                client = self._open_client()
+                with client.pubsub() as subscription:
                     subscription.subscribe(_CHANNEL + self.process)
                     while True:
                         message = subscription.get_message(timeout=_POLL_S)
                         self._on_message(message)
                         if message is None and self._stop_if_idle():
                             break
-                if new_client is not self._caller_client:
-                    new_client.close()
+                if client is not self._caller_client:
+                    client.close()
                 return
             except Exception as error:  # of the network, or of redis-py for what a server sends
                 if self._stop_if_idle():
@@ -146,11 +146,11 @@ class Turns:
                 self._on_lost(error)
                 pause.wait(_PAUSE_S)
 
-    async def _listen_async(self, new_client: Any) -> None:
+    async def _listen_async(self, client: Any) -> None:
         """`_listen` on an event loop, over the connections of a caller's own client."""
         while True:
             try:
-                async with new_client.pubsub() as subscription:
+                async with client.pubsub() as subscription:
                     await subscription.subscribe(_CHANNEL + self.process)
                     while True:
                         message = await subscription.get_message(timeout=_POLL_S)
