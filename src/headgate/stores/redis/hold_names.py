@@ -58,4 +58,4 @@ def tag_in_slot(slot: int) -> str:
 @cache
 def _second_halves() -> dict[int, bytes]:
     """The second halves of tags by their part of the checksum."""
-    return {crc_hqx(b"\0\0" + first_half, 0) % SLOTS: first_half for first_half in _HALVES}
+    return {crc_hqx(b"\0\0" + half, 0) % SLOTS: half for half in _HALVES}

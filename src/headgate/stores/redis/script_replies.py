@@ -56,8 +56,8 @@ def numbers_of(reply: bytes, count: int, *, row: int = 0) -> list[int]:
     if not all(-1 <= number <= LARGEST and number == int(number) for number in numbers) and not (
         row
         and all(
-            (-1 if start % row else -LARGEST) <= number <= LARGEST and number == int(number)
-            for start, number in enumerate(numbers)
+            (-1 if index % row else -LARGEST) <= number <= LARGEST and number == int(number)
+            for index, number in enumerate(numbers)
         )
     ):
         raise StoreKeyError("a state holds numbers that are not a limit's: another program wrote it, or it was damaged")

@@ -30,13 +30,13 @@ class TlsContext:
         paths = ssl.get_default_verify_paths()
         named = [options.get(name) for name in ("ssl_ca_certs", "ssl_ca_path", *_KEY_PAIR)]
         self._files = [file for file in (*named, paths.cafile, paths.capath) if file]
-        self._context: tuple[list[object], ssl.SSLContext] | None = None
+        self._cached: tuple[list[object], ssl.SSLContext] | None = None
 
     def get(self) -> ssl.SSLContext:
         """The context; raises TlsFileError where a file cannot be read."""
-        versions, cached = list(map(_version_of, self._files)), self._context
+        versions, cached = list(map(_version_of, self._files)), self._cached
         if cached is None or cached[0] != versions:
-            cached = self._context = versions, self._make()
+            cached = self._cached = versions, self._make()
         return cached[1]
 
     def _make(self) -> ssl.SSLContext:
