@@ -37,7 +37,7 @@ class RedisLine:
     """The lines of the keys of some limits; each method returns its result, on an event loop an awaitable of it."""
 
     is_waited_for = None
-    """Checking for a line is no separate call: `ask` does it."""
+    """Looking for a line is no call of its own: `ask` does it on the way."""
 
     def __init__(
         self,
