@@ -21,7 +21,7 @@ from headgate.llm.queue.job import Job, JobRequest, JobState, Position, QueueFul
 from headgate.llm.queue.memory import answer_of, starts_in
 from headgate.llm.queue.news import News
 from headgate.stores.redis.eviction import EvictionNotice
-from headgate.stores.redis.url import Place, read_url
+from headgate.stores.redis.url import RedisTarget, read_url
 from headgate.stores.url_parts import split_url
 
 log = logging.getLogger("headgate")
@@ -44,19 +44,19 @@ class RedisBacklog:
     def __init__(
         self, url: str, name: str, bounds: Bounds, fairness: Fairness, lease_s: float, clock: Clock | None
     ) -> None:
-        place = read_url(url)
+        target = read_url(url)
         if "timeout" not in dict(split_url(url).options):
-            place = place._replace(timeout_s=TIMEOUT_S)
+            target = target._replace(timeout_s=TIMEOUT_S)
         self.bounds = bounds
         self.lease_us: int | None = round(lease_s * 1_000_000)
         self._lease_ms = max(1, round(lease_s * 1_000))
         self.news = News(self._listen)
         self._clock = clock
         self._fairness = fairness
-        self._stream = f"{place.prefix}:{{{name}}}:queue:jobs".encode()
-        self._news_stream = f"{place.prefix}:{{{name}}}:queue:news".encode()
-        self._link = _link_to(place)
-        self._reading_link = _link_to(place._replace(timeout_s=_BLOCK_MS / 1000 + _LEEWAY_S))
+        self._stream = f"{target.prefix}:{{{name}}}:queue:jobs".encode()
+        self._news_stream = f"{target.prefix}:{{{name}}}:queue:news".encode()
+        self._link = _link_to(target)
+        self._reading_link = _link_to(target._replace(timeout_s=_BLOCK_MS / 1000 + _LEEWAY_S))
         self._reader: asyncio.Task[None] | None = None
         self._script = _script()
 
@@ -163,14 +163,14 @@ class RedisBacklog:
         is_logged = False
         while True:
             try:
-                newest = await self._reading_link.ask(
+                newest = await self._reading_link.execute(
                     self._news_stream, ("XREVRANGE", self._news_stream, "+", "-", "COUNT", 1)
                 )
                 last = newest[0][0] if newest else b"0-0"
                 self.news.publish_all()
                 is_logged = False
                 while True:
-                    reply = await self._reading_link.ask(
+                    reply = await self._reading_link.execute(
                         self._news_stream,
                         ("XREAD", "COUNT", _READ_AT_ONCE, "BLOCK", _BLOCK_MS, "STREAMS", self._news_stream, last),
                     )
@@ -202,12 +202,12 @@ def _script() -> _Script:
     return _Script((resources.files("headgate.llm.queue") / "lua" / "queue.lua").read_text())
 
 
-def _link_to(place: Place) -> Any:
+def _link_to(target: RedisTarget) -> Any:
     try:
         from headgate.stores.redis.async_link import AsyncLink
     except ImportError as error:
         raise MissingExtraError("a queue on Redis", extra="redis", why=error) from error
-    return AsyncLink(place, None, place.shown, {}, EvictionNotice(place.shown))
+    return AsyncLink(target, None, target.shown, {}, EvictionNotice(target.shown))
 
 
 def _claims(reply: list[bytes]) -> tuple[Claim, ...]:
