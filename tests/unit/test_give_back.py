@@ -16,7 +16,7 @@ from headgate.errors import StoreTimeout
 from headgate.limit_text import parse_limits
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.guard.fallback import Fallback
-from headgate.stores.guard.rescued import RescuedLimits
+from headgate.stores.guard.fallback_limits import FallbackLimits
 from headgate.stores.protocol import BoundLimits
 from headgate.testing import ManualClock
 from subjects import make_limiter, make_store
@@ -366,7 +366,7 @@ def test_limits_that_are_rescued_swallow_it_and_say_so_once(caplog: pytest.LogCa
     limits = name_limits(parse_limits("3/hour"), scope="one", name="one")
     fallback = Fallback(limits, "local", Fraction(1), MemoryStore(), clock)
     failing = Failing()
-    rescued = RescuedLimits(cast(BoundLimits, failing), fallback, Breaker("zone", failures=1), failing.probe)
+    rescued = FallbackLimits(cast(BoundLimits, failing), fallback, Breaker("zone", failures=1), failing.probe)
     with caplog.at_level(logging.WARNING, "headgate"):
         assert [decide(rescued, ("key",), (1,)).allowed for _ in range(4)] == [True, True, True, False]
         give_back(rescued, ("key",), (1,), 0)  # of a decision that the store made

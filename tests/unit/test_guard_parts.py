@@ -16,10 +16,10 @@ from headgate.decision import NamedLimit, name_limits
 from headgate.errors import StoreKeyError
 from headgate.limit_text import parse_limits
 from headgate.stores.guard import refusals
-from headgate.stores.guard.breaker import CLOSED, FAILURES, HALF_OPEN, MOST_COMPLAINTS, OPEN, RAMP_S, Breaker
-from headgate.stores.guard.choice import rescue_of, rescued
-from headgate.stores.guard.fallback import COME_BACK_US, Fallback, read_share
-from headgate.stores.guard.rescued import RescuedLimits
+from headgate.stores.guard.breaker import CLOSED, FAILURES, HALF_OPEN, MAX_LOGGED_ERRORS, OPEN, RAMP_S, Breaker
+from headgate.stores.guard.choice import fallback_state_of, with_fallback
+from headgate.stores.guard.fallback import RETRY_AFTER_US, Fallback, read_share
+from headgate.stores.guard.fallback_limits import FallbackLimits
 from headgate.testing import ManualClock
 
 LATE = StoreTimeout("no answer in time")
@@ -83,8 +83,8 @@ def fallback(clock: ManualClock, *limits: NamedLimit) -> Fallback:
 def test_what_is_refused_for_want_of_a_store_and_what_passes_uncounted_are_told_whole(clock: ManualClock) -> None:
     both = fallback(clock, *named("closed"), *named("open", name="two", group=1))
     refused = decide(both, ("a", "b"), (1, 1))
-    assert (refused.allowed, refused.degraded, refused.retry_after_us) == (False, "closed", COME_BACK_US)
-    assert told(refused) == [(False, 0, 0, COME_BACK_US, COME_BACK_US, 0), (True, 5, 0, 0, 0, 0)]
+    assert (refused.allowed, refused.degraded, refused.retry_after_us) == (False, "closed", RETRY_AFTER_US)
+    assert told(refused) == [(False, 0, 0, RETRY_AFTER_US, RETRY_AFTER_US, 0), (True, 5, 0, 0, 0, 0)]
     looked = decide(both, ("a", "b"), (0, 0))
     assert (looked.allowed, looked.degraded) == (True, "closed")
     assert told(looked) == [(True, 5, 0, 0, 0, 0)] * 2
@@ -110,8 +110,8 @@ def test_where_a_part_of_a_store_fails_what_was_written_for_the_limit_decides(
 ) -> None:
     store = InParts()
     limits = named("" if choice == "local" else choice)
-    asked = rescued(store, store.bind(limits, clock=clock), limits, clock)
-    assert isinstance(asked, RescuedLimits)
+    asked = with_fallback(store, store.bind(limits, clock=clock), limits, clock)
+    assert isinstance(asked, FallbackLimits)
     answers = [asked.hit("key") for _ in range(9)]
     assert [answer.allowed for answer in answers].count(True) == passes
     assert {answer.degraded for answer in answers} == {degraded}
@@ -124,10 +124,10 @@ def test_where_a_part_of_a_store_fails_what_was_written_for_the_limit_decides(
 
 def test_what_is_decided_here_is_kept_where_the_caller_says(clock: ManualClock) -> None:
     store = InParts()
-    own, limits = rescue_of(store), named()
-    rescued(store, store.bind(limits, clock=clock), limits, clock, rescue=own).hit("key")
+    own, limits = fallback_state_of(store), named()
+    with_fallback(store, store.bind(limits, clock=clock), limits, clock, state=own).hit("key")
     assert own.local.stats().keys == 1
-    assert rescued(MemoryStore(), "bound", limits, clock) == "bound"
+    assert with_fallback(MemoryStore(), "bound", limits, clock) == "bound"
 
 
 def test_a_guard_binds_for_an_event_loop_as_it_does_for_threads(clock: ManualClock) -> None:
@@ -171,7 +171,7 @@ def test_a_guard_binds_for_an_event_loop_as_it_does_for_threads(clock: ManualClo
 def test_a_ramp_ends_at_its_last_moment(clock: ManualClock) -> None:
     breaker = Breaker("a store", clock=clock, failures=1)
     breaker.failed(LATE)
-    breaker._is_back()
+    breaker._enter_half_open()
     clock.advance(int(RAMP_S * 1_000_000) - 1)
     breaker.lets_through()
     assert breaker.state == HALF_OPEN
@@ -182,12 +182,12 @@ def test_a_ramp_ends_at_its_last_moment(clock: ManualClock) -> None:
 def test_the_faults_of_so_many_keys_are_told_each_once(caplog: pytest.LogCaptureFixture) -> None:
     breaker = Breaker("a store", clock=ManualClock())
     with caplog.at_level(logging.WARNING, "headgate"):
-        for number in range(MOST_COMPLAINTS + 5):
+        for number in range(MAX_LOGGED_ERRORS + 5):
             for _ in range(2):
                 breaker.failed(StoreKeyError(f"the key {number} is no hash"))
     messages = [record.getMessage() for record in caplog.records]
     assert messages == [
-        f"a request is decided without the store: the key {number} is no hash" for number in range(MOST_COMPLAINTS)
+        f"a request is decided without the store: the key {number} is no hash" for number in range(MAX_LOGGED_ERRORS)
     ]
 
 

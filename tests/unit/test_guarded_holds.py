@@ -17,9 +17,9 @@ from headgate.holding import Hold, Reserved, read_id
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
 from headgate.service.app import Service
-from headgate.stores.guard import kept as kept_settlements
+from headgate.stores.guard import pending_settlements
 from headgate.stores.guard.breaker import OPEN
-from headgate.stores.guard.local_holds import HERE
+from headgate.stores.guard.local_holds import LOCAL_BIT
 from headgate.testing import ManualClock
 from subjects import CORES
 
@@ -99,7 +99,7 @@ def stands(remote: Remote, limiter: Limiter, key: str = "key") -> int:
 
 def send(store: GuardedStore) -> None:
     """Send what is kept, as the thread in the background does."""
-    for step in store.kept.sending(store.kept.commit):
+    for step in store.pending_settlements.sending(store.pending_settlements.committer):
         assert step is not None
 
 
@@ -346,7 +346,7 @@ def test_what_is_asked_for_wrongly_is_told_while_the_store_is_away(remote: Remot
 def test_so_many_are_kept_and_the_others_told_lost(
     remote: Remote, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(kept_settlements, "MOST_KEPT", 2)
+    monkeypatch.setattr(pending_settlements, "MAX_PENDING", 2)
     store, limiter = guard(remote)
     held = [limiter.reserve("key", 10) for _ in range(4)]
     remote.up = False
@@ -406,7 +406,7 @@ def test_kept_settlements_are_sent_by_a_thread_when_the_store_is_back(remote: Re
         limiter.hit("other")
     assert store.breaker.state == OPEN
     remote.up = True
-    thread = store.kept._sender
+    thread = store.pending_settlements._sender
     assert thread is not None
     thread.join(20)  # type: ignore[union-attr]
     assert store.stats()[-3:] == (0, 1, 0)
@@ -417,7 +417,7 @@ def test_a_store_that_no_caller_has_is_not_kept_by_what_is_to_be_sent(remote: Re
     held = limiter.reserve("key", 30)
     remote.up = False
     limiter.commit(held.id, 10)
-    thread: Any = store.kept._sender
+    thread: Any = store.pending_settlements._sender
     del store, limiter, held
     thread.join(20)
     assert not thread.is_alive()
@@ -462,7 +462,7 @@ def test_what_the_local_store_has_forgotten_is_not_known_any_more(remote: Remote
 def test_ids_of_holds_made_here_name_no_slot(remote: Remote) -> None:
     _, limiter = guard(remote)
     remote.up = False
-    assert read_id(limiter.reserve("key").id)[1] & HERE
+    assert read_id(limiter.reserve("key").id)[1] & LOCAL_BIT
 
 
 def test_a_settlement_ends_what_is_remembered_of_refusals_of_its_keys(remote: Remote) -> None:

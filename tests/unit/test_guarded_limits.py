@@ -18,9 +18,9 @@ from headgate.holding import Hold
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
 from headgate.stores.guard.breaker import OPEN, Breaker
+from headgate.stores.guard.deferred_limits import bind_or_defer
 from headgate.stores.guard.fallback import Fallback
-from headgate.stores.guard.late_limits import bound_or_late
-from headgate.stores.guard.rescued import RescuedLimits
+from headgate.stores.guard.fallback_limits import FallbackLimits
 from headgate.testing import ManualClock
 from remote_store import RemoteStore
 
@@ -67,11 +67,11 @@ def quiet() -> Iterator[None]:
         _breakers.pop().close()
 
 
-def rescued(store: Remote) -> RescuedLimits:
+def rescued(store: Remote) -> FallbackLimits:
     clock = ManualClock()
     fallback = Fallback(limits(), "local", Fraction(1), MemoryStore(), clock)
     _breakers.append(Breaker("a zone", failures=1))
-    return RescuedLimits(store.bind(limits(), clock=clock), fallback, _breakers[-1], store.probe)
+    return FallbackLimits(store.bind(limits(), clock=clock), fallback, _breakers[-1], store.probe)
 
 
 def remaining(decision: Any) -> list[int]:
@@ -249,10 +249,10 @@ def test_limits_that_cannot_be_bound_are_bound_when_they_are_asked_and_the_store
         bindings += 1
         return store.bind(limits(), clock=ManualClock())
 
-    bound_or_late(bind)
+    bind_or_defer(bind)
     assert bindings == 1
     store.up = False
-    late = bound_or_late(bind)
+    late = bind_or_defer(bind)
     for _ in range(2):
         with pytest.raises(StoreTimeout):
             decide(late, KEYS, (1, 1, 1))
