@@ -62,8 +62,7 @@ class PendingSettlement(NamedTuple):
 class PendingSettlements:
     """The settlements that a process keeps for a store. Safe under threads; a forked process begins with none.
 
-    `committer` and `committer_async` settle on the store itself. `on_settled` is called with the id of each hold whose
-    settlement was sent.
+    `on_settled` is called with the id of each hold whose settlement was sent.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class PendingSettlements:
         """Called with how many are pending now, and how many were just sent and lost; on any thread."""
 
         self._pending: OrderedDict[str, PendingSettlement] = OrderedDict()
-        self._sent: dict[str, PendingSettlement] = {}
+        self._recent: dict[str, PendingSettlement] = {}
         """The latest that were sent, at most `MAX_PENDING`."""
 
         self.committer, self.committer_async, self._on_settled = committer, committer_async, on_settled
@@ -94,7 +93,7 @@ class PendingSettlements:
         """Keep none in a child process: the parent sends its pending settlements itself."""
         self._lock = threading.Lock()
         self._pending.clear()
-        self._sent.clear()
+        self._recent.clear()
         self._sender, self._wake = None, threading.Event().set
 
     def __len__(self) -> int:
@@ -108,7 +107,7 @@ class PendingSettlements:
     def add(self, whole_id: str, actuals: Sequence[int | None], now_us: int | None, clock: Clock | None) -> Settlement:
         """Keep a settlement, and return the answer to it; of several for one hold the first counts."""
         with self._lock:
-            former = self._pending.get(whole_id) or self._sent.get(whole_id)
+            former = self._pending.get(whole_id) or self._recent.get(whole_id)
             if former is not None:
                 return former.as_settlement("already settled")
             pending = PendingSettlement(tuple(actuals), now_us, clock)
@@ -133,16 +132,13 @@ class PendingSettlements:
             if self._needs_sender():
                 wake = threading.Event()
                 self._wake = wake.set
-                arguments = (ref(self), wake)
-                self._sender = threading.Thread(
-                    target=_send_in_thread, args=arguments, name="headgate-settle", daemon=True
-                )
+                args = (ref(self), wake)
+                self._sender = threading.Thread(target=_run_sender, args=args, name="headgate-settle", daemon=True)
                 with suppress(RuntimeError):
                     self._sender.start()
 
     def send_in_task(self) -> None:
         """`send_in_thread` on an event loop."""
-        # Whether the event loop of the last sender ended while there was something left to send.
         was_cut_off = isinstance(self._sender, asyncio.Task) and self._needs_sender()
         if was_cut_off and self._send_in_thread_if_possible():
             return
@@ -150,7 +146,7 @@ class PendingSettlements:
             if self._needs_sender():
                 loop, wake = asyncio.get_running_loop(), asyncio.Event()
                 self._wake = _waker(loop, wake)
-                self._sender = loop.create_task(_send_async(ref(self), wake))
+                self._sender = loop.create_task(_run_sender_async(ref(self), wake))
 
     def close(self) -> None:
         """Send what is pending while the store answers, for at most a second; the rest is lost."""
@@ -218,9 +214,9 @@ class PendingSettlements:
 
     def _note_sent(self, whole_id: str, pending: PendingSettlement) -> None:
         with self._lock:
-            if len(self._sent) >= MAX_PENDING:
-                del self._sent[next(iter(self._sent))]
-            self._sent[whole_id] = pending
+            if len(self._recent) >= MAX_PENDING:
+                del self._recent[next(iter(self._recent))]
+            self._recent[whole_id] = pending
             is_sent = self._pending.pop(whole_id, None) is not None
         self._count(sent=is_sent)
 
@@ -263,7 +259,7 @@ def _waker(loop: asyncio.AbstractEventLoop, wake: asyncio.Event) -> Callable[[],
     return wake_up
 
 
-def _send_in_thread(reference: ref[PendingSettlements], wake: threading.Event) -> None:
+def _run_sender(reference: ref[PendingSettlements], wake: threading.Event) -> None:
     pause_s = FIRST_PROBE_S
     while True:
         wake.wait(jittered(pause_s))
@@ -278,16 +274,16 @@ def _send_in_thread(reference: ref[PendingSettlements], wake: threading.Event) -
         pause_s = min(2 * pause_s, LAST_PROBE_S)
 
 
-async def _send_async(reference: ref[PendingSettlements], wake: asyncio.Event) -> None:
+async def _run_sender_async(reference: ref[PendingSettlements], wake: asyncio.Event) -> None:
     try:
-        await _send_on_loop(reference, wake)
+        await _run_sender_on_loop(reference, wake)
     except asyncio.CancelledError:
         if (settlements := reference()) is not None:
             settlements.hand_over()
         raise
 
 
-async def _send_on_loop(reference: ref[PendingSettlements], wake: asyncio.Event) -> None:
+async def _run_sender_on_loop(reference: ref[PendingSettlements], wake: asyncio.Event) -> None:
     pause_s = FIRST_PROBE_S
     while True:
         with suppress(TimeoutError):
