@@ -262,7 +262,7 @@ def test_one_process_at_a_time_makes_a_zone(path: Path, monkeypatch: pytest.Monk
 
     beside = path.with_name(".zone.new")
     beside.touch(0o600)
-    monkeypatch.setattr(zone_file, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(zone_file, "_TIMEOUT_S", 0.2)
     with beside.open("r+b") as maker:
         fcntl.flock(maker, fcntl.LOCK_EX)
         with pytest.raises(StoreUnavailable, match=r"another process is busy with this zone for 0\.2 s"):

@@ -76,12 +76,12 @@ class Tickets(Protocol):
     """The tickets of this process in the lines of a store; while there are any, it listens which are called."""
 
     @property
-    def keep_us(self) -> int:
+    def keepalive_us(self) -> int:
         """How often a process asks for its first ticket in a line, so that it is known to be alive."""
         ...
 
     @property
-    def hears(self) -> bool:
+    def receives_calls(self) -> bool:
         """Whether this process hears now which tickets are called."""
         ...
 
@@ -105,7 +105,7 @@ class StoreLine(Protocol):
         ...
 
     @property
-    def ask(self) -> Callable[[LinePlace, Operation, Hold | None], Any] | None:
+    def decide_if_no_line(self) -> Callable[[LinePlace, Operation, Hold | None], Any] | None:
         """Decide an operation, or hold what it charges; None, and nothing is charged, where callers wait in line.
 
         None where a look at the line costs no call of its own: then there is `is_waited_for`.
@@ -114,7 +114,7 @@ class StoreLine(Protocol):
 
     @property
     def is_waited_for(self) -> Callable[[LinePlace], Any] | None:
-        """Whether callers are in line; None where `ask` looks."""
+        """Whether callers are in line; None where `decide_if_no_line` looks."""
         ...
 
     def join(self, place: LinePlace, ticket: Ticket, since: int, generation: bytes) -> Any:

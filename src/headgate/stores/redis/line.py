@@ -37,7 +37,7 @@ class RedisLine:
     """The lines of the keys of some limits; each method gives what came, on an event loop an awaitable."""
 
     is_waited_for = None
-    """Looking for a line is no call of its own: `ask` does it on the way."""
+    """Looking for a line is no call of its own: `decide_if_no_line` does it on the way."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class RedisLine:
         }
         return LinePlace((line, line + b"+", *sorted(called)))
 
-    def ask(self, place: LinePlace, operation: Operation, hold: Hold | None) -> Any:
+    def decide_if_no_line(self, place: LinePlace, operation: Operation, hold: Hold | None) -> Any:
         """Decide an operation, or hold what it charges; None, and nothing is charged, where callers wait in line."""
         if hold is None:
             return self._drive(_unless_waited_for(self._commands.decide(operation, self._clock), place))

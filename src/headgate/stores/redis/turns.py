@@ -40,7 +40,7 @@ class Turns:
         self._handed: Any = handed
         self._client = client
         self._begin()
-        self.keep_us = KEEP_S * 1_000_000
+        self.keepalive_us = KEEP_S * 1_000_000
         self.alive_ms = ALIVE_S * 1_000
         register_for_forks(self)
 
@@ -56,7 +56,7 @@ class Turns:
         self._listening = False
         self._task: asyncio.Task[None] | None = None
         self._told = False
-        self.hears = False
+        self.receives_calls = False
         """Whether messages come now."""
 
     def add(self, ticket: Ticket) -> None:
@@ -105,7 +105,7 @@ class Turns:
         """Whether there is no ticket left to listen for."""
         with self._lock:
             self._listening = bool(self._tickets)
-            self.hears = self.hears and self._listening
+            self.receives_calls = self.receives_calls and self._listening
             return not self._listening
 
     def _hear(self, message: Any) -> None:
@@ -114,7 +114,7 @@ class Turns:
         if message["type"] == "message":
             self.call(message["data"])
         elif message["type"] == "subscribe":  # what was said before was not heard
-            self._told, self.hears = False, True
+            self._told, self.receives_calls = False, True
             with self._lock:
                 tickets = list(self._tickets.values())
             for ticket in tickets:
@@ -164,7 +164,7 @@ class Turns:
                 await asyncio.sleep(_PAUSE_S)
 
     def _lost(self, error: Exception) -> None:
-        self.hears = False
+        self.receives_calls = False
         if not self._told:
             self._told = True
             log.warning("calls to waiting callers are not heard: they ask every %d s: %s", KEEP_S, type(error).__name__)
