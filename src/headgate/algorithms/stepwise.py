@@ -74,7 +74,7 @@ def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest:
     """The state without what is left of a charge made at `earliest` or later; None where nothing is left.
 
     All steps since `earliest` may have given units of the charge back. `stepped` counts as one of them even where
-    it is the beginning of the count, which a state does not tell.
+    it is the beginning of the count, which a state does not record.
     """
     tokens, stepped = roll(limit, state, now)
     steps = ceil_div(max(0, stepped - earliest), limit.period)

@@ -64,23 +64,23 @@ class MemoryStore(Store):
 
     @property
     def native_table(self) -> Any:
-        """The table of the native core that has all its states; None on the Python core.
+        """The native table with all its states; None on the Python core.
 
-        None for a store of another class, too, which binds in its own way.
+        None for a subclass, too, that overrides `bind`.
         """
         return self._table if self.core == "native" and type(self).bind is MemoryStore.bind else None
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
-        """The limits, ready to be asked."""
+        """Bind limits to this store."""
         definitions = tuple(limits)
         if self.core == "native":
-            own = None if clock is None or isinstance(clock, SystemClock) else clock
-            bound: BoundLimits = _native().BoundLimits(self._table, definitions, own)
+            other_clock = None if clock is None or isinstance(clock, SystemClock) else clock
+            bound: BoundLimits = _native().BoundLimits(self._table, definitions, other_clock)
             return bound
         return PythonHoldingLimits(self._table, definitions, clock)
 
     def stats(self) -> StoreStats:
-        """What the store counts about itself."""
+        """The counters of the store."""
         return StoreStats(max_keys=self.max_keys, max_holds=self.max_holds, **self._table.stats())
 
     def clear(self) -> None:

@@ -50,7 +50,7 @@ class Extend(NamedTuple):
 
 
 class AttemptIfNoLine(NamedTuple):
-    """A step: make an attempt by `ask`. Where callers wait in line, the answer is None, and nothing was charged."""
+    """A step: make an attempt by `call`. Where callers wait in line, the answer is None, and nothing was charged."""
 
     attempt: Operation | Reserve
     call: Callable[[Operation, Hold | None], Any]
