@@ -159,7 +159,7 @@ class _BoundLimiter:
         costs = self.counted.read_part(cost)
         return Receipt.of(Operation((key,) * len(costs), costs), decision)
 
-    def told(self, on_store_error: OnStoreError) -> Self:
+    def with_on_store_error(self, on_store_error: OnStoreError) -> Self:
         """This limiter with the choice `on_store_error` and the same lines; unchanged if it has its own choice."""
         if self.definitions[0].on_store_error:
             return self
@@ -346,8 +346,8 @@ class Limiter(_BoundLimiter, Acquiring):
 
     def id_of(self, key: Key, id: str | bytes) -> str:
         """The whole id of the hold of this name within a key, whether it exists or not; makes no call to the store."""
-        whole: str = self._bound.id_of(key, id)
-        return whole
+        whole_id: str = self._bound.id_of(key, id)
+        return whole_id
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
         """Whether `cost` would pass, and what would remain; changes nothing. A cost of 0 shows what remains now."""
@@ -491,8 +491,8 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
 
     def id_of(self, key: Key, id: str | bytes) -> str:
         """See `Limiter.id_of`."""
-        whole: str = self._bound.id_of(key, id)
-        return whole
+        whole_id: str = self._bound.id_of(key, id)
+        return whole_id
 
     def ask(self, key: Key, cost: Cost = 1) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""

@@ -275,11 +275,7 @@ def read_receipt(limits: Sequence[NamedLimit], receipt: Receipt, ago_us: object)
         charged = (True,) * len(limits)
     if len(charged) != len(limits):
         raise ValueError(f"these are {len(limits)} limits, not {len(charged)}")
-    return (
-        texts,
-        [units[limit.group] if is_charged else 0 for limit, is_charged in zip(limits, charged, strict=True)],
-        ago_us,
-    )
+    return texts, [units[limit.group] if used else 0 for limit, used in zip(limits, charged, strict=True)], ago_us
 
 
 def checked_pairs(keys: Iterable[Key], costs: int | Iterable[int] | None) -> tuple[list[Key], list[int]]:
