@@ -50,7 +50,7 @@ class _Bucket(Limit):
         set_fields(self, capacity=most, refill=flow, period_us=period_us, compiled=compiled, of=of)
 
     def _with_counts(self, capacity: int, refill: int, period_us: int, of: str) -> Limit:
-        """A limit of this kind, of so many integers of its unit."""
+        """A limit of this class with counts in integers of its unit."""
         return type(self)(
             capacity=count_argument(capacity, of), refill=count_argument(refill, of), period_us=period_us, of=of
         )
@@ -193,7 +193,7 @@ class LeakyQueue(Limit):
         set_fields(self, queue=waiting, refill=flow, period_us=period_us, compiled=compiled, of=of)
 
     def _with_counts(self, queue: int, refill: int, period_us: int, of: str) -> Limit:
-        """A queue of so many integers of its unit."""
+        """A queue with counts in integers of its unit."""
         return LeakyQueue(
             queue=count_argument(queue, of), refill=count_argument(refill, of), period_us=period_us, of=of
         )

@@ -55,7 +55,7 @@ class _Window(Limit):
         set_fields(self, limit=count, period_us=period_us, compiled=compiled, of=of)
 
     def _with_count(self, count: int, period_us: int, of: str) -> Limit:
-        """A limit of this kind, of so many integers of its unit."""
+        """A limit of this class with a count in integers of its unit."""
         return type(self)(limit=count_argument(count, of), period_us=period_us, of=of)
 
     @property
