@@ -137,7 +137,7 @@ def test_sums_are_those_of_every_call_counted_once_as_it_was_settled_first_and_c
 
 
 @given(st.lists(entries(), max_size=12), st.lists(entries(), max_size=12), st.lists(entries(), max_size=12))
-def test_a_closed_month_stays_as_it_was_and_what_changes_is_told_later(
+def test_a_closed_month_is_unchanged_and_changes_are_reported_later(
     before: list[Record], between: list[Record], after: list[Record]
 ) -> None:
     def sums_of(month: str, records: list[Record]) -> dict[str, int]:

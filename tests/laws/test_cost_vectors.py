@@ -67,7 +67,7 @@ def test_the_unit_changes_no_number(store_kind: str, limits: list[Limit], of: st
 
 
 @given(limits=LIMITS, data=st.data())
-def test_what_is_given_back_of_each_unit_is_as_if_never_charged(
+def test_units_that_are_given_back_count_as_never_charged(
     store_kind: str, limits: list[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()

@@ -149,7 +149,7 @@ class Caller:
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_identity_what_is_given_back_at_its_own_instant_was_never_charged(
+def test_identity_a_charge_given_back_at_its_own_instant_was_never_made(
     store_kind: str, limits: list[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()
@@ -165,7 +165,7 @@ def test_identity_what_is_given_back_at_its_own_instant_was_never_charged(
 
 
 @given(limits=SEVERAL_LIMITS, back=st.booleans(), data=st.data())
-def test_never_more_is_given_back_than_what_is_left_of_a_charge(
+def test_no_more_is_given_back_than_is_left_of_a_charge(
     store_kind: str, limits: list[Limit], back: bool, data: st.DataObject
 ) -> None:
     clock = ManualClock()
@@ -176,7 +176,7 @@ def test_never_more_is_given_back_than_what_is_left_of_a_charge(
 
 
 @given(limit=ONE_LIMIT, data=st.data())
-def test_ceiling_holds_for_what_was_admitted_and_not_given_back(
+def test_ceiling_holds_for_units_that_were_admitted_and_not_given_back(
     store_kind: str, limit: Limit, data: st.DataObject
 ) -> None:
     clock = ManualClock()
@@ -193,7 +193,7 @@ WINDOWS = (FixedWindow, SlidingLog, SlidingWindow, CalendarWindow)
 
 
 @given(limit=st.one_of(*(ONE_OF_A_KIND[kind] for kind in WINDOWS)), data=st.data())
-def test_all_that_is_left_of_a_charge_whose_moment_is_known_is_given_back_by_windows(
+def test_windows_give_back_all_that_is_left_of_a_charge_of_known_time(
     store_kind: str, limit: Limit, data: st.DataObject
 ) -> None:
     clock = ManualClock()
@@ -205,7 +205,7 @@ def test_all_that_is_left_of_a_charge_whose_moment_is_known_is_given_back_by_win
 
 @needs_both
 @given(limits=SEVERAL_LIMITS, back=st.booleans(), data=st.data())
-def test_all_stores_agree_on_what_is_given_back_however_wrong_the_caller_is(
+def test_all_stores_agree_on_what_is_given_back_for_any_arguments(
     limits: list[Limit], back: bool, data: st.DataObject
 ) -> None:
     clock = ManualClock()

@@ -91,7 +91,7 @@ class Alike:
 @pytest.mark.skipif(len(deciding(HOLDING)) < 2, reason="only one store that holds is here")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("rules", RULES, ids=["rates", "steps", "places"])
-def test_holds_over_several_identities_say_the_same_on_all_stores(rules: tuple[str, ...], seed: int) -> None:
+def test_holds_over_several_identities_give_the_same_answers_on_all_stores(rules: tuple[str, ...], seed: int) -> None:
     alike = Alike(seed, rules)
     for _ in range(STEPS):
         alike.step()

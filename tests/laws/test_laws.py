@@ -138,7 +138,7 @@ def test_exact_wait_holds_when_the_numbers_of_a_limit_have_changed(
 
 
 @given(algorithm=st.sampled_from(list(ONE_OF_A_KIND)), data=st.data())
-def test_what_was_forgotten_under_former_numbers_stays_forgotten_under_others(
+def test_a_state_forgotten_under_former_numbers_stays_forgotten_under_others(
     store_kind: str, algorithm: type[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()

@@ -263,7 +263,7 @@ def test_every_algorithm_is_its_definition(store_kind: str, limit: Limit, data: 
 
 
 @given(limit=st.integers(0, 10**6), period_us=PERIODS_US, raised=st.integers(0, 10**6), used=st.integers(0, 10**6))
-def test_raising_a_limit_forgives_nobody_and_lowering_it_takes_effect_at_once(
+def test_raising_a_limit_forgives_no_usage_and_lowering_it_takes_effect_at_once(
     store_kind: str, limit: int, period_us: int, raised: int, used: int
 ) -> None:
     for algorithm in (FixedWindow, SlidingLog, SlidingWindow):

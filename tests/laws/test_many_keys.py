@@ -85,7 +85,7 @@ class Alike:
 
 @pytest.mark.skipif(len(KINDS) < 2, reason="only the Python core is here")
 @pytest.mark.parametrize("keys", [20, 300, 20_000])
-def test_very_many_keys_say_the_same_on_all_stores(keys: int) -> None:
+def test_very_many_keys_give_the_same_answers_on_all_stores(keys: int) -> None:
     alike = Alike(keys, keys)
     for _ in range(6000):
         alike.step()

@@ -100,7 +100,7 @@ def test_rules_that_share_a_user_or_an_address_forget_what_the_other_has_charged
         assert numbers(told) == numbers(true)
 
 
-def test_an_admitted_charge_of_less_ends_what_was_told_of_more() -> None:
+def test_an_admitted_smaller_charge_ends_the_refusal_of_a_larger_one() -> None:
     clock = ManualClock()
     remembers, asks = pair("10/second burst 10", clock)
     for limiter in (remembers, asks):
@@ -110,7 +110,7 @@ def test_an_admitted_charge_of_less_ends_what_was_told_of_more() -> None:
     assert told[0][0] and told[0][1].retry_after_us == told[1][1].retry_after_us == 499_000
 
 
-def test_what_remains_is_measured_again_once_a_unit_is_back() -> None:
+def test_the_remaining_units_are_measured_again_once_one_is_back() -> None:
     clock = ManualClock()
     remembers, _ = pair("50/second bucket", clock)
     assert remembers.hit("key", 50) and not remembers.hit("key", 50)
@@ -120,7 +120,7 @@ def test_what_remains_is_measured_again_once_a_unit_is_back() -> None:
 
 
 @pytest.mark.parametrize("text", ["1/minute", "1/minute fixed", "60/hour bucket", "1/second; 5/minute log"])
-def test_who_hammers_asks_once_a_second(text: str) -> None:
+def test_a_client_that_retries_all_the_time_costs_one_call_a_second(text: str) -> None:
     clock = ManualClock()
     remembers, asks = pair(text, clock)
     store: Any = remembers.store
@@ -176,7 +176,7 @@ def test_limits_of_asyncio_forget_as_those_of_threads_do() -> None:
     asyncio.run(run())
 
 
-def test_what_is_remembered_is_asked_again_when_the_clock_goes_back() -> None:
+def test_the_store_decides_again_when_the_clock_goes_back() -> None:
     clock = ManualClock()
     remembers, asks = pair("10/minute fixed", clock)
     for limiter in (remembers, asks):
@@ -187,7 +187,7 @@ def test_what_is_remembered_is_asked_again_when_the_clock_goes_back() -> None:
     assert not store.refusals.known or min(one.since_us for one in store.refusals.known.values()) == clock.now_us()
 
 
-def test_so_many_refusals_are_remembered_and_no_more() -> None:
+def test_a_bounded_number_of_refusals_is_remembered() -> None:
     clock = ManualClock()
     remembers, _ = pair("1/hour", clock)
     store: Any = remembers.store

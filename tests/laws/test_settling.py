@@ -281,7 +281,7 @@ class Truth:
 
 
 @given(limit=ONE_LIMIT.filter(lambda limit: limit.quota > 0), steps=STEPS)
-def test_settling_is_never_more_generous_than_the_truth_and_of_windows_equal(
+def test_settling_never_leaves_more_than_the_real_costs_would_and_of_windows_as_much(
     holding_kind: str, limit: Limit, steps: list[tuple[int, str, int, int]]
 ) -> None:
     assume(limit.compiled.unit_us == 1)  # the replay counts in microseconds
@@ -386,7 +386,7 @@ ENDED = [
 
 
 @pytest.mark.parametrize(("former", "text"), ENDED)
-def test_what_has_ended_under_former_numbers_is_the_same_as_nothing(holding_kind: str, former: str, text: str) -> None:
+def test_a_state_that_ended_under_former_numbers_is_the_same_as_none(holding_kind: str, former: str, text: str) -> None:
     """What a hold of nothing is later settled with is charged in the numbers under which it was made."""
     clock = ManualClock()
     store = make_store(holding_kind)

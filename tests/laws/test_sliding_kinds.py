@@ -73,9 +73,7 @@ def test_a_sliding_window_of_another_kind_never_leaves_more_than_the_former_one_
 
 @each_store
 @given(change=changes(period=True), data=st.data())
-def test_what_counts_when_the_kind_changes_counts_on(
-    store: str, change: tuple[Limit, Limit], data: st.DataObject
-) -> None:
+def test_usage_at_a_change_of_the_kind_counts_on(store: str, change: tuple[Limit, Limit], data: st.DataObject) -> None:
     former, limit = change
     clock, [before] = asked(store, former, data, many=1)
     counted = former.quota - left(before)
@@ -107,7 +105,7 @@ def test_a_wait_is_exact_when_the_kind_has_changed(
 
 @each_store
 @given(change=changes(period=True), data=st.data())
-def test_what_was_forgotten_by_one_kind_stays_forgotten_by_the_other(
+def test_a_state_forgotten_by_one_kind_stays_forgotten_by_the_other(
     store: str, change: tuple[Limit, Limit], data: st.DataObject
 ) -> None:
     former, limit = change
@@ -144,7 +142,7 @@ def test_all_stores_convert_alike(change: tuple[Limit, Limit], data: st.DataObje
 
 
 @each_store
-def test_a_limit_raised_and_lowered_across_the_border_forgives_nobody(store: str) -> None:
+def test_a_limit_raised_and_lowered_across_the_border_forgives_no_usage(store: str) -> None:
     clock = ManualClock(START_US + 30_000_000)
     few = make_limiter(store, "5/minute", clock, name="api")
     many = Limiter("500/minute", store=few.store, clock=clock, name="api")

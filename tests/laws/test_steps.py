@@ -62,7 +62,7 @@ def test_every_answer_is_that_of_the_reference(
 
 
 @given(capacity=st.integers(1, 12), refill=st.integers(1, 12), waits=st.lists(st.integers(0, 150_000_000), max_size=40))
-def test_from_a_full_bucket_on_no_more_passes_than_it_held_and_its_steps_brought(
+def test_after_a_full_bucket_no_more_passes_than_its_capacity_and_the_refills_of_its_steps(
     store_kind: str, capacity: int, refill: int, waits: list[int]
 ) -> None:
     clock = ManualClock()
@@ -112,7 +112,7 @@ def test_a_bucket_in_steps_keeps_its_tokens_when_its_numbers_change(store_kind: 
 
 
 @pytest.mark.parametrize("ago_us", [0, 5])
-def test_a_charge_comes_back_whole_unless_a_step_may_have_come_since(store_kind: str, ago_us: int) -> None:
+def test_a_charge_is_given_back_in_full_unless_a_step_may_have_followed(store_kind: str, ago_us: int) -> None:
     clock = ManualClock()
     limiter = make_limiter(store_kind, "2/minute burst 9 stepwise", clock)
     limiter.hit("key", 3)

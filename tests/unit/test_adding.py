@@ -127,7 +127,7 @@ def test_a_new_algorithm_is_an_entry_in_the_table() -> None:
 
 
 @pytest.mark.usefixtures("cooldown")
-def test_a_new_algorithm_is_written_scaled_told_and_used_in_policies() -> None:
+def test_a_new_algorithm_is_parsed_scaled_printed_and_used_in_policies() -> None:
     (limit,) = parse_limits("3/minute cooldown")
     assert limit == Cooldown(3, MINUTE_US) and parse_limits(str(limit)) == (limit,)
     with pytest.raises(ValueError, match='did you mean "cooldown"'):

@@ -69,7 +69,7 @@ def test_it_opens_after_failures_one_after_another_only() -> None:
     assert breaker.state == OPEN and breaker.opened == 1
 
 
-def test_what_is_wrong_with_one_key_does_not_open_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_one_key_does_not_open_it(caplog: pytest.LogCaptureFixture) -> None:
     breaker = Breaker("a store", clock=ManualClock())
     with caplog.at_level(logging.WARNING, "headgate"):
         for _ in range(10 * FAILURES):
@@ -91,7 +91,7 @@ def test_a_server_of_a_cluster_that_fails_says_nothing_about_the_others() -> Non
 
 
 @pytest.mark.parametrize("asked_each_ms", [1, 7, 40])
-def test_those_who_go_through_grow_from_none_to_all(asked_each_ms: int) -> None:
+def test_the_share_of_calls_that_go_through_grows_from_none_to_all(asked_each_ms: int) -> None:
     clock = ManualClock()
     breaker = opened(clock)
     come_back(breaker)
@@ -108,7 +108,7 @@ def test_those_who_go_through_grow_from_none_to_all(asked_each_ms: int) -> None:
     assert breaker.lets_through() and breaker.state == CLOSED
 
 
-def test_a_store_that_is_back_is_told_once_and_has_not_failed_yet(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_return_of_a_store_is_reported_once_and_resets_the_failures(caplog: pytest.LogCaptureFixture) -> None:
     breaker = opened(ManualClock())
     told: list[Exception | None] = []
     breaker.listeners.append(told.append)
@@ -233,7 +233,7 @@ def test_a_store_that_answers_probes_alone_is_probed_at_growing_intervals(monkey
     assert pauses[-1] == 0.1
 
 
-def test_a_task_does_not_keep_a_store_that_is_gone() -> None:
+def test_a_task_does_not_keep_an_unreferenced_store() -> None:
     class Store:
         async def ask(self) -> None:
             raise StoreUnavailable("no server is there")

@@ -111,7 +111,7 @@ def test_the_response_of_a_client_is_settled_by_another_thread(store: MemoryStor
         until(lambda: limiter.peek("key").allowed)
 
 
-def test_without_room_for_a_thread_it_is_called_with_the_next_one() -> None:
+def test_a_call_is_made_with_the_next_one_where_no_thread_can_be_started() -> None:
     called: list[int] = []
     former = threading.stack_size(1 << 46)  # more than any machine has
     try:
@@ -123,7 +123,7 @@ def test_without_room_for_a_thread_it_is_called_with_the_next_one() -> None:
     until(lambda: called == [1, 2])
 
 
-def test_what_a_signal_raises_while_garbage_is_collected_is_not_lost() -> None:
+def test_an_error_of_a_signal_handler_during_a_collection_is_not_lost() -> None:
     program = """
         import gc, signal
         from headgate import collector
@@ -176,7 +176,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_collections_that_begin_and_end_meanwhile_are_no_error() -> None:
+def test_collections_during_the_check_are_no_error() -> None:
     before, answers = gc.get_threshold(), set()
     gc.set_threshold(1)
     try:
@@ -189,7 +189,7 @@ def test_collections_that_begin_and_end_meanwhile_are_no_error() -> None:
     assert answers == {False}
 
 
-def test_a_program_that_ends_does_what_is_left() -> None:
+def test_a_program_that_ends_makes_the_pending_calls() -> None:
     program = """
         import threading
         from headgate import collector

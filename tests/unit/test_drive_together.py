@@ -35,7 +35,7 @@ class Doing:
         return [ValueError("13 is refused") if step == 13 else 2 * step for step in steps]
 
 
-def test_steps_that_are_due_together_are_done_together() -> None:
+def test_steps_that_are_due_together_are_performed_together() -> None:
     do = Doing()
     assert asyncio.run(drive_together([adding(1, 2, 3), adding(), adding(4)], do)) == ["2 4 6", "", "8"]
     assert do.asked == [[1, 4], [2], [3]]
@@ -45,7 +45,7 @@ def test_an_error_is_raised_where_its_step_was_yielded_and_nowhere_else() -> Non
     assert asyncio.run(drive_together([adding(1), adding(13, 2)], Doing())) == ["2", "13 is refused 4"]
 
 
-def test_an_error_that_ends_a_work_is_its_result_and_the_others_go_on() -> None:
+def test_an_error_that_ends_a_generator_is_its_result_and_the_others_continue() -> None:
     def failing() -> Work:
         yield 1
         raise KeyError("gone")
@@ -56,12 +56,12 @@ def test_an_error_that_ends_a_work_is_its_result_and_the_others_go_on() -> None:
         all_or_error([first, second])
 
 
-def test_nothing_is_done_where_there_is_nothing_to_do() -> None:
+def test_nothing_is_performed_where_there_are_no_steps() -> None:
     do = Doing()
     assert asyncio.run(drive_together([], do)) == [] and not do.asked
 
 
-def test_every_work_is_ended_where_its_caller_is_cancelled() -> None:
+def test_every_generator_is_closed_when_the_caller_is_cancelled() -> None:
     ended = []
 
     def holding(name: str) -> Work:

@@ -78,12 +78,12 @@ def is_kept(make: Callable[[], Store], use: Callable[[Limiter], None]) -> bool:
 @pytest.mark.skipif("redis" not in REDIS, reason="HEADGATE_TOPOLOGIES leaves Redis out")
 @pytest.mark.parametrize("use", [hit, hit_many, hold, wait])
 @pytest.mark.parametrize("kind", ["redis", "guarded"])
-def test_a_store_is_gone_with_its_connections_once_nobody_has_it(kind: str, use: Callable[[Limiter], None]) -> None:
+def test_an_unreferenced_store_is_collected_with_its_connections(kind: str, use: Callable[[Limiter], None]) -> None:
     redis_client("redis").script_flush()  # the first call learns that its script is not there
     assert not is_kept(lambda: make_store(kind), use)
 
 
 @pytest.mark.parametrize("use", [fail, do_without])
-def test_so_is_a_store_that_was_never_connected(away: str, use: Callable[[Limiter], None]) -> None:
+def test_an_unreferenced_store_that_never_connected_is_collected(away: str, use: Callable[[Limiter], None]) -> None:
     make = RedisStore if use is fail else guarded
     assert not is_kept(lambda: make(away), use)

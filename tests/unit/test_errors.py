@@ -41,7 +41,7 @@ def test_errors_can_be_pickled(error: HeadgateError) -> None:
     assert (str(again), vars(again)) == (str(error), vars(error))
 
 
-def test_a_library_that_is_there_and_cannot_be_imported_says_why() -> None:
+def test_the_error_of_an_installed_library_that_cannot_be_imported_states_why() -> None:
     program = """
         import sys
 

@@ -45,7 +45,7 @@ def test_asyncio_decides_the_same() -> None:
     assert asyncio.run(run()) == [(True, "local")] * 3 + [(False, "local")] * 2
 
 
-def test_the_strictest_choice_speaks() -> None:
+def test_the_strictest_choice_decides() -> None:
     def decide(*choices: str) -> tuple[bool, str, int | None]:
         named = [
             limit
@@ -95,17 +95,17 @@ def test_a_share_or_a_multiple_of_a_limit_is_never_more_than_that(text: str, sha
 
 
 @pytest.mark.parametrize("share", [0, -1, 1.5, True, "half", float("nan")])
-def test_a_share_that_is_none_is_refused(share: object) -> None:
+def test_an_invalid_share_is_refused(share: object) -> None:
     with pytest.raises(ConfigError, match="local_share is a number above 0, up to 1"):
         read_share(share)
 
 
-def test_a_choice_that_is_none_is_refused() -> None:
+def test_an_invalid_choice_is_refused() -> None:
     with pytest.raises(ConfigError, match="on_error is one of local, open, closed, not 'maybe'"):
         GuardedStore(RedisStore(NOBODY), on_error="maybe")  # type: ignore[arg-type]
 
 
-def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     limiter = Limiter("100/hour", store="redis://someone:s3cr3t@127.0.0.1:1")
     with caplog.at_level(logging.WARNING, "headgate"):
         for _ in range(50):
@@ -116,7 +116,7 @@ def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     assert isinstance(limiter.store, GuardedStore) and limiter.store.breaker.opened == 1
 
 
-def test_nobody_looks_for_a_store_that_nobody_has() -> None:
+def test_an_unreferenced_store_is_not_probed() -> None:
     limiter = Limiter("100/hour", store=NOBODY)
     for _ in range(5):
         limiter.hit("user")
@@ -131,7 +131,7 @@ def test_nobody_looks_for_a_store_that_nobody_has() -> None:
 
 @pytest.mark.parametrize(("choice", "status"), [("closed", 503), ("open", 200)])
 @pytest.mark.parametrize("by_url", ["", "?on_error=open", "?on_error=closed"])
-def test_an_integrations_choice_holds_for_a_redis_that_is_down_whatever_its_url_says(
+def test_the_choice_of_an_integration_overrides_that_of_the_url_while_redis_is_down(
     choice: Any, status: int, by_url: str
 ) -> None:
     app = flask.Flask("shop")

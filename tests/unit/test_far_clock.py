@@ -28,9 +28,7 @@ def full(limiter: Limiter) -> int:
 
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("steps", [1, 3])
-def test_what_was_used_by_a_clock_far_ahead_comes_back_after_the_time_that_is_told(
-    store_kind: str, limits: str, steps: int
-) -> None:
+def test_usage_by_a_clock_far_ahead_ends_after_the_reported_time(store_kind: str, limits: str, steps: int) -> None:
     clock = ManualClock(START_US + HOUR_US)
     limiter = make_limiter(store_kind, limits, clock)
     for _ in range(steps):

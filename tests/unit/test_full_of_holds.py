@@ -13,7 +13,7 @@ HOUR_US = 3_600_000_000
 
 
 @pytest.mark.parametrize("kind", [*CORES, *ZONES])
-def test_a_refusal_tells_when_the_first_hold_is_forgotten_also_where_it_was_extended_or_settled_later(
+def test_a_refusal_states_when_the_first_hold_is_forgotten_also_after_its_extension_or_settlement(
     kind: str,
 ) -> None:
     clock = ManualClock()

@@ -80,7 +80,7 @@ def fallback(clock: ManualClock, *limits: NamedLimit) -> Fallback:
     return Fallback(limits, "local", Fraction(1), MemoryStore(), clock)
 
 
-def test_what_is_refused_for_want_of_a_store_and_what_passes_uncounted_are_told_whole(clock: ManualClock) -> None:
+def test_refusals_without_a_store_and_uncounted_requests_have_all_numbers(clock: ManualClock) -> None:
     both = fallback(clock, *named("closed"), *named("open", name="two", group=1))
     refused = decide(both, ("a", "b"), (1, 1))
     assert (refused.allowed, refused.degraded, refused.retry_after_us) == (False, "closed", RETRY_AFTER_US)
@@ -92,7 +92,7 @@ def test_what_is_refused_for_want_of_a_store_and_what_passes_uncounted_are_told_
     assert (passed.allowed, passed.degraded) == (True, "open")
 
 
-def test_what_is_decided_here_is_told_as_a_store_would_tell_it(clock: ManualClock) -> None:
+def test_a_local_decision_has_the_numbers_of_a_store(clock: ManualClock) -> None:
     here = fallback(clock, *named("local", "1/second queue 2"))
     store = MemoryStore().bind(named("", "1/second queue 2"), clock=clock)
     at_us = clock.now_us() + 700_000
@@ -105,7 +105,7 @@ def test_what_is_decided_here_is_told_as_a_store_would_tell_it(clock: ManualCloc
 @pytest.mark.parametrize(
     ("choice", "degraded", "passes"), [("local", "local", 5), ("open", "open", 9), ("closed", "closed", 0)]
 )
-def test_where_a_part_of_a_store_fails_what_was_written_for_the_limit_decides(
+def test_the_configured_choice_decides_where_a_part_of_a_store_fails(
     choice: str, degraded: str, passes: int, clock: ManualClock
 ) -> None:
     store = InParts()
@@ -122,7 +122,7 @@ def test_where_a_part_of_a_store_fails_what_was_written_for_the_limit_decides(
         assert asked.hit("key"), "it decides by the clock of the limits"
 
 
-def test_what_is_decided_here_is_kept_where_the_caller_says(clock: ManualClock) -> None:
+def test_local_states_are_in_the_fallback_state_of_the_caller(clock: ManualClock) -> None:
     store = InParts()
     own, limits = fallback_state_of(store), named()
     with_fallback(store, store.bind(limits, clock=clock), limits, clock, state=own).hit("key")
@@ -179,7 +179,7 @@ def test_a_ramp_ends_at_its_last_moment(clock: ManualClock) -> None:
     assert breaker.lets_through() and breaker.state == CLOSED
 
 
-def test_the_faults_of_so_many_keys_are_told_each_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_of_a_bounded_number_of_keys_are_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
     breaker = Breaker("a store", clock=ManualClock())
     with caplog.at_level(logging.WARNING, "headgate"):
         for number in range(MAX_LOGGED_ERRORS + 5):
@@ -191,7 +191,7 @@ def test_the_faults_of_so_many_keys_are_told_each_once(caplog: pytest.LogCapture
     ]
 
 
-def test_listeners_are_told_why_it_opened() -> None:
+def test_listeners_get_the_error_that_opened_the_breaker() -> None:
     breaker = Breaker("a store", clock=ManualClock())
     heard: list[Exception | None] = []
     breaker.listeners.append(heard.append)
@@ -200,7 +200,7 @@ def test_listeners_are_told_why_it_opened() -> None:
     assert heard == [LATE]
 
 
-def test_a_closed_breaker_has_forgotten_what_failed_and_ends_its_task() -> None:
+def test_a_closed_breaker_has_forgotten_the_failures_and_ends_its_task() -> None:
     class Away:
         async def ask(self) -> None:
             raise StoreTimeout("no answer in time")
@@ -273,7 +273,7 @@ def _guarded(clock: ManualClock) -> tuple[GuardedStore, Any]:
     return guard, guard.bind(named(text="5/hour fixed"), clock=clock)
 
 
-def test_a_refusal_is_told_again_from_its_moment_on_up_to_its_end_and_not_at_it(
+def test_a_refusal_is_repeated_from_its_moment_until_before_its_end(
     guarded: tuple[GuardedStore, Any], clock: ManualClock
 ) -> None:
     guard, bound = guarded
@@ -288,9 +288,7 @@ def test_a_refusal_is_told_again_from_its_moment_on_up_to_its_end_and_not_at_it(
     assert asked_again.since_us == clock.now_us()
 
 
-def test_a_refusal_is_told_again_only_to_one_who_asks_alike(
-    guarded: tuple[GuardedStore, Any], clock: ManualClock
-) -> None:
+def test_a_refusal_is_repeated_only_for_the_same_request(guarded: tuple[GuardedStore, Any], clock: ManualClock) -> None:
     guard, bound = guarded
     bound.hit("key", 5)
     assert not bound.peek("key")
@@ -304,7 +302,7 @@ def test_a_refusal_is_told_again_only_to_one_who_asks_alike(
     assert forgets.hit("key", 5) and not forgets.hit("key") and not plain.refusals.known
 
 
-def test_what_was_told_is_the_same_refusal_later(clock: ManualClock) -> None:
+def test_a_repeated_refusal_has_the_same_numbers_with_later_times(clock: ManualClock) -> None:
     guard = GuardedStore(MemoryStore())
     bound: Any = guard.bind([*named(text="9/hour fixed"), *named(text="5/minute fixed", name="two")], clock=clock)
     bound.hit("key", 5)
@@ -317,7 +315,7 @@ def test_what_was_told_is_the_same_refusal_later(clock: ManualClock) -> None:
     assert again.degraded == first.degraded
 
 
-def test_a_full_memory_begins_anew(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_memory_of_refusals_is_cleared(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusals, "MOST_REMEMBERED", 3)
     guard = GuardedStore(MemoryStore())
     bound: Any = guard.bind(named(), clock=clock)
@@ -329,7 +327,7 @@ def test_a_full_memory_begins_anew(clock: ManualClock, monkeypatch: pytest.Monke
     assert sizes == [1, 2, 3, 1, 2]
 
 
-def test_to_forget_what_is_forgotten_already_is_no_error() -> None:
+def test_forgetting_a_forgotten_refusal_is_no_error() -> None:
     memory = refusals.Refusals()
     memory.end((1, ("key",), (1,)))
     memory.drop([("scope", "key")], undone=True)
@@ -350,14 +348,14 @@ def test_a_share_is_a_fraction_of_at_most_a_thousandth_in_detail(share: Any, bec
         assert read == Fraction(becomes)
 
 
-def test_this_process_decides_by_its_share_and_of_no_limits_nothing(clock: ManualClock) -> None:
+def test_this_process_decides_by_its_share_and_admits_all_without_limits(clock: ManualClock) -> None:
     half = Fallback(named(text="10/hour fixed"), "local", Fraction(1, 2), MemoryStore(), clock)
     assert [decide(half, ("a",), (1,)).allowed for _ in range(6)] == [True] * 5 + [False]
     none = Fallback((), "local", Fraction(1), MemoryStore(), clock)
     assert none.groups == 0 and decide(none, (), ()).allowed
 
 
-def test_a_guard_is_what_the_store_behind_it_is(caplog: pytest.LogCaptureFixture, clock: ManualClock) -> None:
+def test_a_guard_has_the_attributes_of_its_store(caplog: pytest.LogCaptureFixture, clock: ManualClock) -> None:
     class Remote(MemoryStore):
         blocking = True
         is_cluster = True
@@ -388,7 +386,7 @@ def test_a_guard_is_what_the_store_behind_it_is(caplog: pytest.LogCaptureFixture
     guard.close()
 
 
-def test_limits_alike_on_one_store_remember_each_its_own_refusals(clock: ManualClock) -> None:
+def test_alike_limits_on_one_store_remember_separate_refusals(clock: ManualClock) -> None:
     guard = GuardedStore(MemoryStore())
     one: Any = guard.bind(named(text="5/hour fixed"), clock=clock)
     two: Any = guard.bind(named(text="5/hour fixed", name="two"), clock=clock)
@@ -399,13 +397,13 @@ def test_limits_alike_on_one_store_remember_each_its_own_refusals(clock: ManualC
     assert len(guard.refusals.known) == 2
 
 
-def test_who_only_looks_changes_nothing_of_what_is_remembered(guarded: tuple[GuardedStore, Any]) -> None:
+def test_a_peek_does_not_change_remembered_refusals(guarded: tuple[GuardedStore, Any]) -> None:
     guard, bound = guarded
     assert bound.hit("key", 5) and not bound.hit("key")
     assert bound.peek("key", 0) and guard.refusals.known
 
 
-def test_a_charge_that_was_perhaps_made_ends_what_is_remembered(clock: ManualClock) -> None:
+def test_a_charge_that_may_have_been_made_ends_remembered_refusals(clock: ManualClock) -> None:
     class Fails(MemoryStore):
         fails = False
 

@@ -145,7 +145,7 @@ def test_a_settlement_whose_answer_was_lost_is_made_once(remote: Remote) -> None
     assert store.stats()[-3:] == (0, 1, 0)
 
 
-def test_as_much_as_is_held_is_kept_without_its_amount(remote: Remote) -> None:
+def test_a_pending_settlement_as_held_has_no_amount(remote: Remote) -> None:
     store, limiter = guard(remote)
     held = limiter.reserve("key", 30)
     remote.up = False
@@ -160,7 +160,7 @@ def test_as_much_as_is_held_is_kept_without_its_amount(remote: Remote) -> None:
     assert stands(remote, limiter) == 70
 
 
-def test_a_hold_made_here_is_settled_here_whatever_state_the_store_is_in(remote: Remote) -> None:
+def test_a_local_hold_is_settled_locally_in_any_state_of_the_store(remote: Remote) -> None:
     store, limiter = guard(remote, local_share=0.5)
     remote.up = False
     held = limiter.reserve("key", 30)
@@ -178,7 +178,7 @@ def test_a_hold_made_here_is_settled_here_whatever_state_the_store_is_in(remote:
     assert store.stats()[-3:] == (0, 0, 0)
 
 
-def test_places_in_flight_are_taken_and_freed_here(remote: Remote) -> None:
+def test_places_in_flight_are_taken_and_freed_locally(remote: Remote) -> None:
     _, limiter = guard(remote, "4 concurrent; 100/hour")
     remote.up = False
     held = [limiter.reserve("key") for _ in range(5)]
@@ -189,7 +189,7 @@ def test_places_in_flight_are_taken_and_freed_here(remote: Remote) -> None:
     assert limiter.reserve("key")
 
 
-def test_another_process_does_not_know_a_hold_made_here_nor_asks_the_store(remote: Remote) -> None:
+def test_another_process_answers_unknown_for_a_local_hold_without_a_call_of_the_store(remote: Remote) -> None:
     _, limiter = guard(remote)
     _, other = guard(remote)
     remote.up = False
@@ -203,7 +203,7 @@ def test_another_process_does_not_know_a_hold_made_here_nor_asks_the_store(remot
     assert limiter.commit(held.id, 7).actual == 7
 
 
-def test_a_named_hold_made_here_is_found_by_the_id_of_its_name(remote: Remote) -> None:
+def test_a_local_named_hold_is_found_by_the_id_of_its_name(remote: Remote) -> None:
     _, limiter = guard(remote)
     remote.up = False
     held = limiter.reserve("key", 30, id="name")
@@ -216,7 +216,7 @@ def test_a_named_hold_made_here_is_found_by_the_id_of_its_name(remote: Remote) -
     assert limiter.hit("key", 10, id="other").degraded == ""
 
 
-def test_a_hit_with_an_id_is_charged_here_once(remote: Remote) -> None:
+def test_a_hit_with_an_id_is_charged_locally_once(remote: Remote) -> None:
     _, limiter = guard(remote)
     remote.up = False
     assert limiter.hit("key", 30, id="name").remaining == 70
@@ -226,7 +226,7 @@ def test_a_hit_with_an_id_is_charged_here_once(remote: Remote) -> None:
     assert stands(remote, limiter) == 100
 
 
-def test_what_may_be_held_in_both_places_is_settled_in_both(remote: Remote) -> None:
+def test_a_hold_that_may_exist_in_both_places_is_settled_in_both(remote: Remote) -> None:
     store, limiter = guard(remote)
     remote.loses = True
     held = limiter.reserve("key", 30)
@@ -238,7 +238,7 @@ def test_what_may_be_held_in_both_places_is_settled_in_both(remote: Remote) -> N
 
 
 @pytest.mark.parametrize("name", [None, "name"])
-def test_a_lost_hold_that_was_refused_here_is_taken_back_unless_its_name_can_find_it(
+def test_a_lost_hold_that_was_refused_locally_is_cancelled_unless_it_has_a_name(
     remote: Remote, name: str | None
 ) -> None:
     store, limiter = guard(remote, on_error="closed")
@@ -253,7 +253,7 @@ def test_a_lost_hold_that_was_refused_here_is_taken_back_unless_its_name_can_fin
     assert limiter.commit(again.id, 10).after[0].remaining == 90
 
 
-def test_what_passes_unheld_is_unknown_or_what_the_store_held(remote: Remote) -> None:
+def test_a_request_that_passes_without_a_hold_has_an_unknown_id_or_that_of_the_store(remote: Remote) -> None:
     store, limiter = guard(remote, on_error="open")
     remote.up = False
     held = limiter.reserve("key", 30)
@@ -267,7 +267,7 @@ def test_what_passes_unheld_is_unknown_or_what_the_store_held(remote: Remote) ->
     assert store.stats()[-3:] == (0, 0, 0)
 
 
-def test_the_block_of_a_hold_is_left_whatever_happens_to_the_store(remote: Remote) -> None:
+def test_the_with_block_of_a_hold_ends_without_an_error_during_an_outage(remote: Remote) -> None:
     store, limiter = guard(remote)
     with limiter.reserve("key", 30) as held:
         remote.up = False
@@ -318,7 +318,7 @@ def test_the_strictest_choice_decides_what_is_held(
 
 
 @pytest.mark.parametrize("on_error", ["local", "open", "closed"])
-def test_what_is_asked_for_wrongly_is_told_while_the_store_is_away(remote: Remote, on_error: str) -> None:
+def test_invalid_arguments_raise_errors_during_an_outage(remote: Remote, on_error: str) -> None:
     store, limiter = guard(remote, "5 concurrent; 100/hour", on_error=on_error)
     held = limiter.reserve("key")
     remote.up = False
@@ -343,7 +343,7 @@ def test_what_is_asked_for_wrongly_is_told_while_the_store_is_away(remote: Remot
     assert limiter.commit(held.id).outcome == "settled"
 
 
-def test_so_many_are_kept_and_the_others_told_lost(
+def test_a_bounded_number_of_settlements_is_kept_and_further_ones_are_lost(
     remote: Remote, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pending_settlements, "MAX_PENDING", 2)
@@ -361,7 +361,7 @@ def test_so_many_are_kept_and_the_others_told_lost(
     assert limiter.commit(held[3].id, 1).outcome == "settled", "it can be settled again"
 
 
-def test_what_the_store_refuses_to_settle_is_lost_and_holds_up_nothing(
+def test_a_settlement_that_the_store_refuses_is_lost_and_delays_no_other(
     remote: Remote, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, limiter = guard(remote, "100/hour counter")
@@ -378,7 +378,7 @@ def test_what_the_store_refuses_to_settle_is_lost_and_holds_up_nothing(
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
 @pytest.mark.parametrize("back", [True, False])
-def test_a_store_that_is_closed_is_sent_what_is_kept_or_it_is_told_lost(
+def test_closing_a_store_sends_pending_settlements_or_logs_their_loss(
     remote: Remote, colour: str, back: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, limiter = guard(remote)
@@ -412,7 +412,7 @@ def test_kept_settlements_are_sent_by_a_thread_when_the_store_is_back(remote: Re
     assert store.stats()[-3:] == (0, 1, 0)
 
 
-def test_a_store_that_no_caller_has_is_not_kept_by_what_is_to_be_sent(remote: Remote) -> None:
+def test_pending_settlements_do_not_keep_an_unreferenced_store(remote: Remote) -> None:
     store, limiter = guard(remote)
     held = limiter.reserve("key", 30)
     remote.up = False
@@ -424,7 +424,7 @@ def test_a_store_that_no_caller_has_is_not_kept_by_what_is_to_be_sent(remote: Re
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_neither_sends_what_its_parent_keeps_nor_settles_what_it_made(remote: Remote) -> None:
+def test_a_forked_process_neither_sends_the_settlements_nor_settles_the_holds_of_its_parent(remote: Remote) -> None:
     store, limiter = guard(remote)
     held = limiter.reserve("key", 30)
     remote.up = False
@@ -445,7 +445,7 @@ def test_a_forked_process_neither_sends_what_its_parent_keeps_nor_settles_what_i
     assert store.stats().sent_later == 1
 
 
-def test_what_the_local_store_has_forgotten_is_not_known_any_more(remote: Remote) -> None:
+def test_a_local_hold_that_the_local_store_has_forgotten_is_unknown(remote: Remote) -> None:
     clock = ManualClock(CLOCK_US)
     store = guarded(remote)
     limiter = Limiter("100/hour bucket", store=store, clock=clock)
@@ -459,13 +459,13 @@ def test_what_the_local_store_has_forgotten_is_not_known_any_more(remote: Remote
     assert limiter.commit(first[9].id).outcome == "unknown"
 
 
-def test_ids_of_holds_made_here_name_no_slot(remote: Remote) -> None:
+def test_ids_of_local_holds_name_no_slot(remote: Remote) -> None:
     _, limiter = guard(remote)
     remote.up = False
     assert read_id(limiter.reserve("key").id)[1] & LOCAL_BIT
 
 
-def test_a_settlement_ends_what_is_remembered_of_refusals_of_its_keys(remote: Remote) -> None:
+def test_a_settlement_ends_the_remembered_refusals_of_its_keys(remote: Remote) -> None:
     _, limiter = guard(remote, "100/hour log")
     held = limiter.reserve("key", 100)
     limiter.reserve("other", 100)
@@ -492,7 +492,7 @@ def test_a_reserve_is_never_answered_from_memory(remote: Remote) -> None:
     assert limiter.reserve("key", 50)
 
 
-def test_a_service_counts_what_was_kept_sent_and_lost(remote: Remote) -> None:
+def test_a_service_counts_pending_sent_and_lost_settlements(remote: Remote) -> None:
     store, limiter = guard(remote, "100/hour counter")
     service = Service(
         AsyncGate({"version": 1, "rules": [{"name": "all", "by": [], "limits": "9/minute"}]}, store=store)
@@ -511,7 +511,7 @@ def test_a_service_counts_what_was_kept_sent_and_lost(remote: Remote) -> None:
     assert service.gate.stats()[-3:] == (0, 2, 1)
 
 
-def test_a_gate_settles_what_was_held_here_by_its_id_alone(remote: Remote) -> None:
+def test_a_gate_settles_a_local_hold_by_its_id_alone(remote: Remote) -> None:
     store = guarded(remote)
     policy = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "2 concurrent; 100/minute"}]}
     gate = Gate(policy, store=store)

@@ -78,7 +78,7 @@ def remaining(decision: Any) -> list[int]:
     return [reading.remaining for reading in decision.limits]
 
 
-def test_rescued_limits_ask_the_store_while_it_answers() -> None:
+def test_limits_with_a_fallback_call_the_store_while_it_answers() -> None:
     store = Remote()
     asked: Any = rescued(store)
     assert remaining(asked.hit("key", 2)) == [7, 97, 3, 5]
@@ -97,7 +97,7 @@ def test_rescued_limits_ask_the_store_while_it_answers() -> None:
     assert remaining(asked.peek("key", {"requests": 1})) == [6, 96, 2, 4]
 
 
-def test_rescued_limits_decide_here_while_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_limits_with_a_fallback_decide_locally_during_an_outage(caplog: pytest.LogCaptureFixture) -> None:
     store = Remote()
     asked: Any = rescued(store)
     store.up = False
@@ -127,7 +127,7 @@ def reserving(name: str | None = None, costs: tuple[int, ...] = (2, 2, 2)) -> tu
     return Operation(("key",) * 3, costs), Hold(name, 60_000_000)
 
 
-def test_rescued_limits_hold_on_the_store_while_it_answers() -> None:
+def test_limits_with_a_fallback_hold_on_the_store_while_it_answers() -> None:
     store = Remote()
     asked: Any = rescued(store)
     held = asked.reserve(*reserving("x"))
@@ -138,7 +138,7 @@ def test_rescued_limits_hold_on_the_store_while_it_answers() -> None:
     assert store.asked[0][0] == "reserve" and store.asked[-2][0] == "commit"
 
 
-def test_what_is_held_in_the_place_of_a_store_is_settled_there_also_when_the_store_is_back() -> None:
+def test_a_local_hold_is_settled_locally_also_when_the_store_is_back() -> None:
     store = Remote()
     asked: Any = rescued(store)
     store.up = False
@@ -179,7 +179,7 @@ def test_a_settlement_that_cannot_reach_a_store_is_sent_once_it_answers_again() 
 
 
 @pytest.mark.parametrize("ask", ["hit", "hit_many", "read", "give_back"])
-def test_each_question_that_is_not_answered_tells_why(ask: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_failed_call_logs_its_reason(ask: str, caplog: pytest.LogCaptureFixture) -> None:
     store = Remote()
     asked: Any = rescued(store)
     store.up = False
@@ -191,7 +191,7 @@ def test_each_question_that_is_not_answered_tells_why(ask: str, caplog: pytest.L
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["no answer in time"]
 
 
-def test_of_what_was_charged_here_only_that_is_given_back() -> None:
+def test_only_limits_that_were_charged_locally_get_units_back() -> None:
     """A shadow limit that was full was not charged, so nothing is given back to it."""
     named = [
         *name_limits(parse_limits("1/hour"), scope="one", name="one", shadow=True),
@@ -206,7 +206,7 @@ def test_of_what_was_charged_here_only_that_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("colour", ["thread", "loop"])
-def test_what_a_guard_reads_is_what_decides(colour: str) -> None:
+def test_a_guard_reads_the_states_that_decide(colour: str) -> None:
     clock = ManualClock()
     store = Remote()
     guard = GuardedStore(cast(Any, store))
@@ -239,7 +239,7 @@ def test_what_a_guard_reads_is_what_decides(colour: str) -> None:
     asyncio.run(run())
 
 
-def test_limits_that_cannot_be_bound_are_bound_when_they_are_asked_and_the_store_can() -> None:
+def test_limits_that_cannot_be_bound_are_bound_at_a_later_call() -> None:
     store = Remote()
     bindings = 0
 
@@ -263,7 +263,7 @@ def test_limits_that_cannot_be_bound_are_bound_when_they_are_asked_and_the_store
     assert bindings == 2
 
 
-def test_a_guard_on_an_event_loop_peeks_and_asks_for_many_as_one_in_threads_does() -> None:
+def test_a_guard_on_an_event_loop_peeks_and_hits_many_as_one_in_threads_does() -> None:
     async def run() -> None:
         store = Remote()
         bound: Any = GuardedStore(cast(Any, store)).bind_async(limits(), clock=ManualClock())
@@ -279,7 +279,7 @@ def test_a_guard_on_an_event_loop_peeks_and_asks_for_many_as_one_in_threads_does
 
 
 @pytest.mark.parametrize("ask", ["hit", "hit_many", "read", "give_back"])
-def test_a_guard_tells_why_the_store_does_not_answer(ask: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_guard_logs_why_the_store_does_not_answer(ask: str, caplog: pytest.LogCaptureFixture) -> None:
     store = Remote()
     guard = GuardedStore(cast(Any, store))
     bound: Any = guard.bind(limits(), clock=ManualClock())
@@ -295,7 +295,7 @@ def test_a_guard_tells_why_the_store_does_not_answer(ask: str, caplog: pytest.Lo
     assert [message.rpartition(": ")[2] for message in told] == ["no answer in time"]
 
 
-def test_many_costs_are_asked_of_the_store_and_end_what_was_remembered() -> None:
+def test_hits_of_many_keys_are_decided_by_the_store_and_end_remembered_refusals() -> None:
     store = Remote()
     guard = GuardedStore(cast(Any, store))
     clock = ManualClock()
@@ -309,7 +309,7 @@ def test_many_costs_are_asked_of_the_store_and_end_what_was_remembered() -> None
     assert not guard.refusals.known
 
 
-def test_a_reset_forgets_what_was_counted_here_during_an_outage() -> None:
+def test_a_reset_forgets_local_usage_of_an_outage() -> None:
     store = Remote()
     guard = GuardedStore(cast(Any, store))
     bound: Any = guard.bind(limits(), clock=ManualClock())
@@ -323,7 +323,7 @@ def test_a_reset_forgets_what_was_counted_here_during_an_outage() -> None:
     guard.close()
 
 
-def test_rescued_limits_read_at_the_moment_that_is_asked_for() -> None:
+def test_limits_with_a_fallback_read_at_the_requested_moment() -> None:
     store = Remote()
     asked: Any = rescued(store)
     asked.read(KEYS, 17)
@@ -333,7 +333,7 @@ def test_rescued_limits_read_at_the_moment_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("undo", ["give_back", "reset", "clear"])
-def test_a_refusal_that_was_on_its_way_while_something_was_given_back_is_not_remembered(undo: str) -> None:
+def test_a_refusal_from_before_units_were_given_back_is_not_remembered(undo: str) -> None:
     store = Remote()
     guard = GuardedStore(cast(Any, store))
     bound: Any = guard.bind(limits(), clock=ManualClock())

@@ -15,7 +15,7 @@ from headgate.calendars import Calendar
 from headgate.made_once import made_once
 
 
-def test_of_many_threads_one_makes_it_and_all_get_it() -> None:
+def test_one_of_many_threads_makes_the_value_and_all_get_it() -> None:
     made: list[str] = []
     begin = threading.Barrier(20)
 
@@ -34,7 +34,7 @@ def test_of_many_threads_one_makes_it_and_all_get_it() -> None:
     assert make("b") == ["b"] * 1000 and made == ["a", "b"]
 
 
-def test_what_raised_is_made_anew() -> None:
+def test_a_value_is_made_again_after_an_error() -> None:
     tries: list[int] = []
 
     @made_once
@@ -49,7 +49,7 @@ def test_what_raised_is_made_anew() -> None:
     assert make() == make() == 7 and len(tries) == 2
 
 
-def test_what_needs_another_of_its_kind_makes_that_too() -> None:
+def test_a_value_may_need_another_value_of_the_same_function() -> None:
     @made_once
     def make(number: int) -> int:
         return number if number < 2 else make(number - 1) + make(number - 2)

@@ -104,7 +104,7 @@ def test_a_hold_by_another_order_is_the_same_hold(holding_kind: str) -> None:
         other.reserve("key", {"requests": 10, "tokens": 1}, id="named")
 
 
-def test_alike_limits_of_two_units_are_told_apart_in_every_order(holding_kind: str) -> None:
+def test_alike_limits_of_two_units_are_distinguished_in_every_order(holding_kind: str) -> None:
     one, other = limiters(holding_kind, "50 a/hour fixed; 50 b/hour fixed", "50 b/hour fixed; 50 a/hour fixed")
     settlement = other.commit(one.reserve("key", {"a": 10, "b": 20}).id, {"a": 3})
     assert settlement.actuals == (20, 3)
@@ -127,7 +127,7 @@ def test_limiters_without_a_name_settle_holds_of_another_order_too(holding_kind:
     assert left(other) == {"default.hour": 100, "default.tokens.hour": 1000}
 
 
-def test_answers_have_the_order_in_which_limits_are_written(core: str) -> None:
+def test_settled_amounts_have_the_order_in_which_limits_are_written(core: str) -> None:
     (limiter,) = limiters(core, "9 tokens/hour fixed; 2 usd/day fixed; 3 requests/hour fixed")
     decision = limiter.hit("key", {"tokens": 10, "usd": 5, "requests": 4})
     assert [reading.unit for reading in decision.refusals] == ["tokens", "usd", "requests"]

@@ -36,15 +36,13 @@ def left(bound: Any, *keys: str) -> list[int]:
 
 
 @pytest.mark.parametrize("costs", [(0, 5), (5, 0), (0, 300), (300, 300)])
-def test_a_reset_tells_of_places_in_use_under_whichever_limit_they_are(
-    holding_kind: str, costs: tuple[int, int]
-) -> None:
+def test_a_reset_reports_places_in_use_under_any_of_the_limits(holding_kind: str, costs: tuple[int, int]) -> None:
     bound = make_store(holding_kind).bind(limits_of("999 concurrent", "999 concurrent"), clock=ManualClock())
     bound.reserve(Operation(("key", "key"), costs), Hold("name", 60_000_000))
     assert [bound.reset(("key", "key")), bound.reset(("key", "key"))] == [True, False]
 
 
-def test_a_reset_of_what_holds_no_place_tells_of_nothing(holding_kind: str) -> None:
+def test_a_reset_of_a_key_without_places_in_use_reports_none(holding_kind: str) -> None:
     clock = ManualClock()
     store, limits = make_store(holding_kind), limits_of("9 concurrent", "9 concurrent")
     bound = store.bind(limits, clock=clock)

@@ -53,7 +53,7 @@ def test_two_stores_of_one_path_share_every_limit(path: Path) -> None:
     assert one.peek("user", 0).remaining == 5
 
 
-def test_a_zone_outlives_those_who_use_it(path: Path) -> None:
+def test_a_zone_outlives_its_processes(path: Path) -> None:
     program = (
         "import sys; from headgate import Limiter; "
         "print(Limiter('5/hour', store='shared://' + sys.argv[1], name='x').hit('user').remaining)"
@@ -65,7 +65,7 @@ def test_a_zone_outlives_those_who_use_it(path: Path) -> None:
     assert told == ["4\n", "3\n", "2\n"]
 
 
-def test_a_forked_process_shares_what_its_parent_opened(path: Path) -> None:
+def test_a_forked_process_shares_the_zone_of_its_parent(path: Path) -> None:
     program = """
 import os, sys
 from headgate import Limiter
@@ -82,7 +82,7 @@ print(limiter.hit("user").remaining)
     assert told.stdout == "2\n"
 
 
-def test_many_that_come_first_at_once_make_one_zone(path: Path) -> None:
+def test_processes_that_start_at_once_make_one_zone(path: Path) -> None:
     program = """
 import sys
 from headgate import Limiter
@@ -105,7 +105,7 @@ print(sum(Limiter("7/hour", store="shared://" + sys.argv[1] + "?size=1MiB").hit(
     assert names(path.parent) == ["zone"]
 
 
-def test_the_file_is_for_its_owner_alone_unless_more_is_said(path: Path) -> None:
+def test_the_file_is_for_its_owner_alone_by_default(path: Path) -> None:
     SharedStore(path, size=SIZE)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     other = path.with_name("other")
@@ -115,14 +115,14 @@ def test_the_file_is_for_its_owner_alone_unless_more_is_said(path: Path) -> None
         SharedStore(other)
 
 
-def test_whoever_owns_a_zone_may_look_whatever_it_permits(path: Path) -> None:
+def test_the_owner_of_a_zone_may_inspect_it_with_any_permissions(path: Path) -> None:
     SharedStore(path, size=SIZE, mode=0o660)
     assert SharedStore.existing(path).info()["size"] == SIZE
     path.chmod(0o666)
     assert existing_zone(f"shared://{path}?mode=660").info()["size"] == SIZE
 
 
-def test_root_may_look_into_a_zone_of_a_group_by_its_url(path: Path) -> None:
+def test_root_may_inspect_a_zone_of_a_group_by_its_url(path: Path) -> None:
     SharedStore(path, size=SIZE, mode=0o660)
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
@@ -229,7 +229,7 @@ def test_damage_anywhere_in_the_states_is_found_and_never_crashes(path: Path) ->
     assert found > 20
 
 
-def test_damage_that_happens_while_a_zone_is_used_is_told(path: Path) -> None:
+def test_damage_during_the_use_of_a_zone_is_reported(path: Path) -> None:
     limiter = Limiter("50/hour", store=SharedStore(path, size=SIZE))
     words(path, (4096 + (32 << 10) + 48, 9 << 32))
     with pytest.raises(StoreUnavailable, match="the shared zone is damaged, it has notes that make no sense: stop all"):
@@ -250,7 +250,7 @@ def test_a_zone_from_before_the_last_start_begins_afresh(path: Path, monkeypatch
         SharedStore(path)
 
 
-def test_what_a_maker_that_died_left_behind_is_used(path: Path) -> None:
+def test_the_file_of_a_process_that_died_while_making_a_zone_is_reused(path: Path) -> None:
     path.with_name(".zone.new").write_bytes(b"x" * 100_000)
     path.with_name(".zone.new").chmod(0o600)
     assert Limiter("5/hour", store=SharedStore(path, size=SIZE)).hit("user").remaining == 4
@@ -271,7 +271,7 @@ def test_one_process_at_a_time_makes_a_zone(path: Path, monkeypatch: pytest.Monk
     SharedStore(path, size=SIZE)
 
 
-def test_all_who_come_first_at_once_get_it_where_there_is_room_for_one(path: Path) -> None:
+def test_processes_that_start_at_once_share_a_zone_where_there_is_room_for_one(path: Path) -> None:
     free = os.statvfs("/dev/shm")
     if free.f_bavail * free.f_frsize < 3 * FULL_SIZE:
         pytest.skip("too little memory in /dev/shm")
@@ -312,7 +312,7 @@ def test_a_zone_keeps_its_shape(path: Path) -> None:
         SharedStore(path, log_percent=20)
 
 
-def test_no_room_on_the_disk_is_told_at_once_and_leaves_nothing(path: Path) -> None:
+def test_a_full_disk_is_reported_at_once_and_leaves_no_file(path: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"no room for the zone: .* bytes are free; choose a smaller size"):
         SharedStore(path, size=1 << 40)
     assert names(path.parent) == []
@@ -334,7 +334,7 @@ def test_no_room_on_the_disk_is_told_at_once_and_leaves_nothing(path: Path) -> N
         ("shared:///tmp", "is a directory; name a file in it"),
     ],
 )
-def test_a_bad_url_is_told_what_would_be_right(url: str, message: str) -> None:
+def test_the_error_of_a_bad_url_states_what_would_be_right(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         open_store(url)
 
@@ -354,7 +354,7 @@ def test_a_symbolic_link_is_refused(path: Path) -> None:
         ("the native core cannot be loaded (no module)", "install a wheel, or install from source"),
     ],
 )
-def test_without_the_native_core_the_store_names_the_way_out(
+def test_without_the_native_core_the_error_names_a_remedy(
     path: Path, monkeypatch: pytest.MonkeyPatch, why: str, way_out: str
 ) -> None:
     monkeypatch.setattr(core, "native", None)
@@ -363,7 +363,7 @@ def test_without_the_native_core_the_store_names_the_way_out(
         SharedStore(path)
 
 
-def test_a_deleted_zone_is_told_by_ping(path: Path) -> None:
+def test_ping_reports_a_deleted_zone(path: Path) -> None:
     store = SharedStore(path, size=SIZE)
     store.ping()
     path.unlink()
@@ -372,13 +372,13 @@ def test_a_deleted_zone_is_told_by_ping(path: Path) -> None:
     assert Limiter("5/hour", store=store).hit("user")  # those who have it go on
 
 
-def test_existing_makes_nothing(path: Path) -> None:
+def test_existing_creates_no_zone(path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no zone"):
         SharedStore.existing(path)
     assert names(path.parent) == []
 
 
-def test_what_a_key_used_can_be_looked_at_and_forgotten(path: Path) -> None:
+def test_the_usage_of_a_key_can_be_inspected_and_forgotten(path: Path) -> None:
     store = SharedStore(path, size=SIZE)
     Limiter("5/hour counter; 9/day", store=store, name="api").hit("user", 3)
     Limiter("7/hour bucket", store=store).hit(("a", 1), 2)
@@ -394,7 +394,7 @@ def test_what_a_key_used_can_be_looked_at_and_forgotten(path: Path) -> None:
     assert store.look("user") == []
 
 
-def test_clear_forgets_everything_for_everybody(path: Path) -> None:
+def test_clear_forgets_everything_for_all_processes(path: Path) -> None:
     store, other = SharedStore(path, size=SIZE), SharedStore(path)
     limiter = Limiter("5/hour counter; 5/hour", store=store)
     for index in range(50):

@@ -102,7 +102,7 @@ RULED: dict[str, Any] = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 @pytest.mark.parametrize("limits", ["limits", "keyed", "wide", "waiting", "policy"])
-def test_a_middleware_holds_to_its_choice_on_every_kind_of_store(
+def test_a_middleware_applies_its_choice_on_every_kind_of_store(
     kind: str, limits: str, choice: Any, store: Any
 ) -> None:
     kinds: dict[str, dict[str, Any]] = {
@@ -128,7 +128,7 @@ def test_a_middleware_holds_to_its_choice_on_every_kind_of_store(
 @pytest.mark.parametrize("policy", ["", *CHOICES])
 @pytest.mark.parametrize("argument", ["", *CHOICES])
 @pytest.mark.parametrize("rule", ["", *CHOICES])
-def test_a_rule_speaks_before_the_argument_that_before_the_policy_and_that_before_the_url(
+def test_the_choice_of_a_rule_overrides_the_argument_that_the_policy_and_that_the_url(
     kind: str, rule: str, argument: str, policy: str, url: str, gone: str
 ) -> None:
     values = {**RULED, "store": gone + (f"?on_error={url}" if url else "")}
@@ -144,7 +144,7 @@ def test_a_rule_speaks_before_the_argument_that_before_the_policy_and_that_befor
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 @pytest.mark.parametrize("url", ["", *CHOICES])
 @pytest.mark.parametrize("argument", ["", *CHOICES])
-def test_for_limits_the_argument_speaks_before_the_url(kind: str, argument: str, url: str, gone: str) -> None:
+def test_for_limits_the_argument_overrides_the_url(kind: str, argument: str, url: str, gone: str) -> None:
     options: dict[str, Any] = {"on_store_error": argument} if argument else {}
     client = Client(kind, limits="1/minute", store=gone + (f"?on_error={url}" if url else ""), **options)
     speaks = argument or url or "local"
@@ -154,7 +154,7 @@ def test_for_limits_the_argument_speaks_before_the_url(kind: str, argument: str,
 @pytest.mark.parametrize("choice", ["", *CHOICES])
 @pytest.mark.parametrize("written", ["rule", "policy", "argument"])
 @pytest.mark.parametrize("colour", ["thread", "loop"])
-def test_a_gate_holds_to_what_was_written_on_every_kind_of_store(
+def test_a_gate_applies_the_configured_choice_on_every_kind_of_store(
     colour: str, written: str, choice: Any, store: Any
 ) -> None:
     values: dict[str, Any] = dict(RULED)
@@ -180,7 +180,7 @@ def test_a_gate_holds_to_what_was_written_on_every_kind_of_store(
     assert decision.allowed == (choice != "closed")
 
 
-def test_a_gate_that_is_at_hand_has_its_own_choice(gone: str) -> None:
+def test_an_existing_gate_has_its_own_choice(gone: str) -> None:
     with Gate(RULED, store=gone) as gate, pytest.raises(ConfigError, match="on_store_error goes with a policy; a gate"):
         wsgi.RateLimitMiddleware(lambda environ, start_response: [], gate, on_store_error="closed")
 
@@ -192,7 +192,7 @@ def test_a_reload_keeps_the_choice_of_the_argument(gone: str) -> None:
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_a_limiter_holds_to_its_choice_on_every_kind_of_store(choice: Any, store: Any) -> None:
+def test_a_limiter_applies_its_choice_on_every_kind_of_store(choice: Any, store: Any) -> None:
     limiter = Limiter("1/minute", store=store, on_store_error=choice)
     decisions = [limiter.peek("a"), limiter.hit("a"), limiter.hit_many(["b"])[0], limiter.acquire("c", timeout=9)]
     assert [decision.degraded for decision in decisions] == [choice] * 4
@@ -242,7 +242,7 @@ class _Wire:
 
 @pytest.mark.parametrize("choice", ["", *CHOICES])
 @pytest.mark.parametrize("given", ["limits", "limiter"])
-def test_a_client_holds_to_its_choice_on_every_kind_of_store(given: str, choice: Any, store: Any) -> None:
+def test_a_client_applies_its_choice_on_every_kind_of_store(given: str, choice: Any, store: Any) -> None:
     limits: Any = "1/minute" if given == "limits" else Limiter("1/minute", store=store)
     options: dict[str, Any] = {"store": store} if given == "limits" else {}
     if choice:
@@ -258,13 +258,13 @@ def test_a_client_holds_to_its_choice_on_every_kind_of_store(given: str, choice:
     assert wire.sent == (choice != "closed")
 
 
-def test_the_choice_of_a_limiter_speaks_before_that_of_a_client(gone: str) -> None:
+def test_the_choice_of_a_limiter_overrides_that_of_a_client(gone: str) -> None:
     limiter = Limiter("1/minute", store=gone, on_store_error="open")
     told = read_options(limiter, {"on_store_error": "closed"}, asynchronous=False).limiter
     assert told is limiter
 
 
-def test_a_shared_zone_is_asked_natively_whatever_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_zone_decides_natively_with_any_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not can_share():
         pytest.skip("zones cannot be shared here")
     store = SharedStore(str(tmp_path / "zone"), size=1 << 20)

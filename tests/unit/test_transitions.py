@@ -87,7 +87,7 @@ def test_a_charge_that_has_flowed_back_leaves_a_bucket_as_it_is() -> None:
     assert same(token_bucket.give_back(BUCKET, (500, 700), 700, 2, 601), (601, 700))
 
 
-def test_nobody_waits_in_an_empty_queue_whatever_the_clock_says() -> None:
+def test_no_request_waits_in_an_empty_queue_at_any_time() -> None:
     assert leaky_queue.delay(BUCKET, (BUCKET.full, 700), 600) == 0
 
 
@@ -181,7 +181,7 @@ def test_a_log_that_takes_over_from_a_counter_holds_what_counts_until_that_would
 
 @pytest.mark.parametrize("state", [(5, 3, 4), (5, 10, 0), (5, 0, 9), (5, 9, 9)])
 @pytest.mark.parametrize("now", [420, 499, 500, 501, 577, 599])
-def test_a_counter_tells_its_moments_though_its_clock_stepped_back(now: int, state: sliding_window.State) -> None:
+def test_a_counter_reports_its_times_after_its_clock_stepped_back(now: int, state: sliding_window.State) -> None:
     def passes(at: int, cost: int) -> bool:
         return sliding_window.admit(COUNTER, sliding_window.roll(COUNTER, state, at), at, cost) == 0
 
@@ -200,12 +200,12 @@ def test_a_counter_tells_its_moments_though_its_clock_stepped_back(now: int, sta
 
 
 @pytest.mark.parametrize("limit", [FIXED, COUNTER, LOG, BUCKET], ids=lambda limit: limit.algorithm)
-def test_what_was_never_used_has_nothing_to_come_back(limit: CompiledLimit) -> None:
+def test_an_unused_limit_has_nothing_to_replenish(limit: CompiledLimit) -> None:
     algorithm = transition.transition_of(limit)
     assert algorithm.measure(limit, algorithm.roll(limit, None, 570), 570) == (10, 0, 0)
 
 
-def test_a_log_that_holds_more_than_its_limit_tells_when_one_more_passes() -> None:
+def test_a_log_with_more_than_its_limit_reports_when_one_more_passes() -> None:
     state = tuple((500 + number, 1) for number in range(15))  # it was written under a higher limit
     for now in (520, 599, 600, 604, 605, 610):
         live = sliding_log.roll(LOG, state, now)
