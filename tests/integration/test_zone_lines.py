@@ -386,7 +386,7 @@ def test_where_the_lines_are_not_to_be_had_a_guarded_caller_waits_in_its_process
     choice: OnStoreError | None = "local" if by == "the limiter" else None
     limiter = Limiter("1 concurrent; 9/hour", store=store, name="jobs", on_store_error=choice)
     if by == "a middleware":
-        limiter = limiter.told("local")
+        limiter = limiter.with_on_store_error("local")
     held = limiter.reserve("key", lease=LONG_S)
     with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
         until(lambda: freed_places(limiter.store))

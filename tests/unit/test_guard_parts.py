@@ -1,4 +1,4 @@
-"""The parts of a guard, each by itself: what is told in the store's place, what is remembered, what the log is told."""
+"""The parts of a guard, each on its own: fallback decisions, remembered refusals, and log messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asking import decide
+from bound_calls import decide
 from headgate import GuardedStore, MemoryStore, StoreTimeout
 from headgate.decision import NamedLimit, name_limits
 from headgate.errors import StoreKeyError
@@ -22,7 +22,7 @@ from headgate.stores.guard.fallback import RETRY_AFTER_US, Fallback, read_share
 from headgate.stores.guard.fallback_limits import FallbackLimits
 from headgate.testing import ManualClock
 
-LATE = StoreTimeout("no answer in time")
+TIMEOUT = StoreTimeout("no answer in time")
 
 
 class InParts(MemoryStore):
@@ -45,7 +45,7 @@ class InParts(MemoryStore):
         class Limits:
             def decide(self, operation: Any, /) -> Any:
                 if not store.up:
-                    raise LATE
+                    raise TIMEOUT
                 return bound.decide(operation)
 
             give_back = bound.give_back
@@ -53,11 +53,11 @@ class InParts(MemoryStore):
         return Limits()
 
 
-def named(choice: str = "", text: str = "5/hour", name: str = "one", **how: Any) -> tuple[NamedLimit, ...]:
-    return name_limits(parse_limits(text), scope=name, name=name, on_store_error=choice, **how)
+def named(choice: str = "", text: str = "5/hour", name: str = "one", **options: Any) -> tuple[NamedLimit, ...]:
+    return name_limits(parse_limits(text), scope=name, name=name, on_store_error=choice, **options)
 
 
-def told(decision: Any) -> list[tuple[Any, ...]]:
+def readings_of(decision: Any) -> list[tuple[Any, ...]]:
     return [
         (
             reading.allowed,
@@ -84,22 +84,22 @@ def test_refusals_without_a_store_and_uncounted_requests_have_all_numbers(clock:
     both = fallback(clock, *named("closed"), *named("open", name="two", group=1))
     refused = decide(both, ("a", "b"), (1, 1))
     assert (refused.allowed, refused.degraded, refused.retry_after_us) == (False, "closed", RETRY_AFTER_US)
-    assert told(refused) == [(False, 0, 0, RETRY_AFTER_US, RETRY_AFTER_US, 0), (True, 5, 0, 0, 0, 0)]
-    looked = decide(both, ("a", "b"), (0, 0))
-    assert (looked.allowed, looked.degraded) == (True, "closed")
-    assert told(looked) == [(True, 5, 0, 0, 0, 0)] * 2
+    assert readings_of(refused) == [(False, 0, 0, RETRY_AFTER_US, RETRY_AFTER_US, 0), (True, 5, 0, 0, 0, 0)]
+    free = decide(both, ("a", "b"), (0, 0))
+    assert (free.allowed, free.degraded) == (True, "closed")
+    assert readings_of(free) == [(True, 5, 0, 0, 0, 0)] * 2
     passed = decide(fallback(clock, *named("open")), ("a",), (1,))
     assert (passed.allowed, passed.degraded) == (True, "open")
 
 
 def test_a_local_decision_has_the_numbers_of_a_store(clock: ManualClock) -> None:
-    here = fallback(clock, *named("local", "1/second queue 2"))
+    local = fallback(clock, *named("local", "1/second queue 2"))
     store = MemoryStore().bind(named("", "1/second queue 2"), clock=clock)
     at_us = clock.now_us() + 700_000
-    for how in ({}, {}, {"max_delay_us": 1_000_000}, {"now_us": at_us}, {"now_us": at_us, "commit": False}):
-        own, other = decide(here, ("a",), (1,), **how), decide(store, ("a",), (1,), **how)
-        assert told(own) == told(other) and own.allowed == other.allowed
-        assert own.degraded == "local"
+    for options in ({}, {}, {"max_delay_us": 1_000_000}, {"now_us": at_us}, {"now_us": at_us, "commit": False}):
+        decision, expected = decide(local, ("a",), (1,), **options), decide(store, ("a",), (1,), **options)
+        assert readings_of(decision) == readings_of(expected) and decision.allowed == expected.allowed
+        assert decision.degraded == "local"
 
 
 @pytest.mark.parametrize(
@@ -110,67 +110,67 @@ def test_the_configured_choice_decides_where_a_part_of_a_store_fails(
 ) -> None:
     store = InParts()
     limits = named("" if choice == "local" else choice)
-    asked = with_fallback(store, store.bind(limits, clock=clock), limits, clock)
-    assert isinstance(asked, FallbackLimits)
-    answers = [asked.hit("key") for _ in range(9)]
-    assert [answer.allowed for answer in answers].count(True) == passes
-    assert {answer.degraded for answer in answers} == {degraded}
+    bound = with_fallback(store, store.bind(limits, clock=clock), limits, clock)
+    assert isinstance(bound, FallbackLimits)
+    decisions = [bound.hit("key") for _ in range(9)]
+    assert [decision.allowed for decision in decisions].count(True) == passes
+    assert {decision.degraded for decision in decisions} == {degraded}
     assert store.own_breaker.state == OPEN
     store.own_breaker.close()
     if choice == "local":
         clock.advance(3_600_000_000)
-        assert asked.hit("key"), "it decides by the clock of the limits"
+        assert bound.hit("key"), "it decides by the clock of the limits"
 
 
 def test_local_states_are_in_the_fallback_state_of_the_caller(clock: ManualClock) -> None:
     store = InParts()
-    own, limits = fallback_state_of(store), named()
-    with_fallback(store, store.bind(limits, clock=clock), limits, clock, state=own).hit("key")
-    assert own.local.stats().keys == 1
+    state, limits = fallback_state_of(store), named()
+    with_fallback(store, store.bind(limits, clock=clock), limits, clock, state=state).hit("key")
+    assert state.local.stats().keys == 1
     assert with_fallback(MemoryStore(), "bound", limits, clock) == "bound"
 
 
 def test_a_guard_binds_for_an_event_loop_as_it_does_for_threads(clock: ManualClock) -> None:
     class Remote(MemoryStore):
         blocking = True
-        asked: Any = None
+        arguments: Any = None
 
         def bind_async(self, limits: Any, *, clock: Any = None) -> Any:
-            self.asked = clock
+            self.arguments = clock
 
             class Limits:
                 async def decide(self, operation: Any, /) -> Any:
-                    raise LATE
+                    raise TIMEOUT
 
             return Limits()
 
         def check_room(self, limits: Any, *, clock: Any = None) -> None:
-            self.asked = (limits, clock)
+            self.arguments = (limits, clock)
 
     store = Remote()
     guard = GuardedStore(store)
     guard.check_room(named(), clock=clock)
-    assert store.asked == (named(), clock)
+    assert store.arguments == (named(), clock)
 
     async def run() -> None:
         bound: Any = guard.bind_async(named(), clock=clock)
-        assert store.asked is clock
+        assert store.arguments is clock
         assert bound._memory._now_us == clock.now_us
         assert [(await bound.hit("key")).allowed for _ in range(6)] == [True] * 5 + [False]
         clock.advance(3_600_000_000)
-        assert (await bound.hit("key")).allowed, "what is decided here goes by the same clock"
+        assert (await bound.hit("key")).allowed, "local decisions have the same clock"
         guard.close()
 
     asyncio.run(run())
-    here: Any = GuardedStore(MemoryStore()).bind_async(named(), clock=clock)
-    assert here.hit("key", 5) and not here.hit("key")
+    unguarded: Any = GuardedStore(MemoryStore()).bind_async(named(), clock=clock)
+    assert unguarded.hit("key", 5) and not unguarded.hit("key")
     clock.advance(3_600_000_000)
-    assert here.hit("key")
+    assert unguarded.hit("key")
 
 
 def test_a_ramp_ends_at_its_last_moment(clock: ManualClock) -> None:
     breaker = Breaker("a store", clock=clock, failures=1)
-    breaker.failed(LATE)
+    breaker.failed(TIMEOUT)
     breaker._enter_half_open()
     clock.advance(int(RAMP_S * 1_000_000) - 1)
     breaker.lets_through()
@@ -193,40 +193,40 @@ def test_errors_of_a_bounded_number_of_keys_are_logged_once_each(caplog: pytest.
 
 def test_listeners_get_the_error_that_opened_the_breaker() -> None:
     breaker = Breaker("a store", clock=ManualClock())
-    heard: list[Exception | None] = []
-    breaker.listeners.append(heard.append)
+    errors: list[Exception | None] = []
+    breaker.listeners.append(errors.append)
     for _ in range(FAILURES):
-        breaker.failed(LATE)
-    assert heard == [LATE]
+        breaker.failed(TIMEOUT)
+    assert errors == [TIMEOUT]
 
 
 def test_a_closed_breaker_has_forgotten_the_failures_and_ends_its_task() -> None:
     class Away:
-        async def ask(self) -> None:
+        async def probe_store(self) -> None:
             raise StoreTimeout("no answer in time")
 
     async def run() -> None:
         breaker, store = Breaker("a store", clock=ManualClock(), first_probe_s=60), Away()
-        breaker.probe_in_task(store.ask)
+        breaker.probe_in_task(store.probe_store)
         assert breaker._prober is None, "it is closed"
         for _ in range(FAILURES):
-            breaker.failed(LATE)
-        breaker.probe_in_task(store.ask)
+            breaker.failed(TIMEOUT)
+        breaker.probe_in_task(store.probe_store)
         prober = breaker._prober
         assert isinstance(prober, asyncio.Task)
         await asyncio.sleep(0)
-        breaker.probe_in_task(store.ask)
-        assert breaker._prober is prober, "one is enough"
+        breaker.probe_in_task(store.probe_store)
+        assert breaker._prober is prober, "one task is enough"
         breaker.close()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(prober, 20)
         assert (breaker.state, breaker.failures) == (CLOSED, 0)
         for _ in range(FAILURES - 1):
-            breaker.failed(LATE)
+            breaker.failed(TIMEOUT)
         assert breaker.state == CLOSED
-        breaker.failed(LATE)
-        breaker.probe_in_task(store.ask)
-        assert breaker._prober is not prober, "the one before has ended"
+        breaker.failed(TIMEOUT)
+        breaker.probe_in_task(store.probe_store)
+        assert breaker._prober is not prober, "the former task has ended"
         breaker.close()
 
     asyncio.run(run())
@@ -234,14 +234,14 @@ def test_a_closed_breaker_has_forgotten_the_failures_and_ends_its_task() -> None
 
 def test_a_task_whose_loop_is_closed_does_not_probe_any_more() -> None:
     class Away:
-        async def ask(self) -> None:
+        async def probe_store(self) -> None:
             raise StoreTimeout("no answer in time")
 
     breaker, store = Breaker("a store", clock=ManualClock(), failures=1, first_probe_s=60), Away()
-    breaker.failed(LATE)
+    breaker.failed(TIMEOUT)
 
     async def probe() -> Any:
-        breaker.probe_in_task(store.ask)
+        breaker.probe_in_task(store.probe_store)
         return breaker._prober
 
     loops = [asyncio.new_event_loop(), asyncio.new_event_loop()]
@@ -250,17 +250,17 @@ def test_a_task_whose_loop_is_closed_does_not_probe_any_more() -> None:
         probers.append(loop.run_until_complete(probe()))
         loop.close()
     assert probers[0] is not probers[1]
-    breaker.close()  # a loop that is closed takes no calls
+    breaker.close()  # a closed loop accepts no calls
 
 
 def test_a_probing_thread_does_not_keep_a_process_from_ending() -> None:
     class Away:
-        def ask(self) -> None:
+        def probe_store(self) -> None:
             raise StoreTimeout("no answer in time")
 
     breaker, store = Breaker("a store", clock=ManualClock(), failures=1, first_probe_s=0.001), Away()
-    breaker.failed(LATE)
-    breaker.probe_in_thread(store.ask)
+    breaker.failed(TIMEOUT)
+    breaker.probe_in_thread(store.probe_store)
     prober = breaker._prober
     assert isinstance(prober, threading.Thread)
     assert prober.daemon and prober.name == "headgate-probe"
@@ -278,28 +278,28 @@ def test_a_refusal_is_repeated_from_its_moment_until_before_its_end(
 ) -> None:
     guard, bound = guarded
     bound.hit("key", 5)
-    first = told(bound.hit("key"))
-    [known] = guard.refusals.known.values()
-    assert told(bound.hit("key")) == first
-    assert list(guard.refusals.known.values()) == [known], "at the same moment it is told again"
+    first = readings_of(bound.hit("key"))
+    [refusal] = guard.refusals.known.values()
+    assert readings_of(bound.hit("key")) == first
+    assert list(guard.refusals.known.values()) == [refusal], "it is repeated at the same moment"
     clock.advance(refusals.REMEMBERED_US)
     bound.hit("key")
-    [asked_again] = guard.refusals.known.values()
-    assert asked_again.since_us == clock.now_us()
+    [later_refusal] = guard.refusals.known.values()
+    assert later_refusal.since_us == clock.now_us()
 
 
 def test_a_refusal_is_repeated_only_for_the_same_request(guarded: tuple[GuardedStore, Any], clock: ManualClock) -> None:
     guard, bound = guarded
     bound.hit("key", 5)
     assert not bound.peek("key")
-    for how in ({"now_us": clock.now_us()}, {"max_delay_us": 5}, {"commit": False}):
-        assert not decide(bound, ("key",), (1,), **how)
+    for options in ({"now_us": clock.now_us()}, {"max_delay_us": 5}, {"commit": False}):
+        assert not decide(bound, ("key",), (1,), **options)
     assert not guard.refusals.known
     assert not bound.hit("key") and guard.refusals.known
     assert decide(bound, ("key",), (1,), now_us=clock.now_us() + 3_600_000_000)
-    plain = GuardedStore(MemoryStore(), remember=False)
-    forgets: Any = plain.bind(named(), clock=clock)
-    assert forgets.hit("key", 5) and not forgets.hit("key") and not plain.refusals.known
+    forgetful = GuardedStore(MemoryStore(), remember=False)
+    bound_without_memory: Any = forgetful.bind(named(), clock=clock)
+    assert bound_without_memory.hit("key", 5) and not bound_without_memory.hit("key") and not forgetful.refusals.known
 
 
 def test_a_repeated_refusal_has_the_same_numbers_with_later_times(clock: ManualClock) -> None:
@@ -337,15 +337,15 @@ def test_forgetting_a_forgotten_refusal_is_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "becomes"),
+    ("share", "expected"),
     [(1, "1"), (0.5, "1/2"), (0.0001, "1/1000"), (Fraction(1, 3), "1/3"), (Fraction(500, 1001), "500/1001")],
 )
-def test_a_share_is_a_fraction_of_at_most_a_thousandth_in_detail(share: Any, becomes: str) -> None:
-    read = read_share(share)
-    assert read.denominator <= 1000 and read >= Fraction(1, 1000)
-    assert abs(read - Fraction(becomes)) < Fraction(1, 1000)
-    if Fraction(becomes).denominator <= 1000:
-        assert read == Fraction(becomes)
+def test_a_share_is_a_fraction_of_at_most_a_thousandth_in_detail(share: Any, expected: str) -> None:
+    result = read_share(share)
+    assert result.denominator <= 1000 and result >= Fraction(1, 1000)
+    assert abs(result - Fraction(expected)) < Fraction(1, 1000)
+    if Fraction(expected).denominator <= 1000:
+        assert result == Fraction(expected)
 
 
 def test_this_process_decides_by_its_share_and_admits_all_without_limits(clock: ManualClock) -> None:
@@ -365,7 +365,7 @@ def test_a_guard_has_the_attributes_of_its_store(caplog: pytest.LogCaptureFixtur
         def bind(self, limits: Any, *, clock: Any = None) -> Any:
             class Limits:
                 def decide(self, operation: Any, /) -> Any:
-                    raise LATE
+                    raise TIMEOUT
 
             return Limits()
 
@@ -380,7 +380,7 @@ def test_a_guard_has_the_attributes_of_its_store(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING, "headgate"):
         assert [bound.hit("key").allowed for _ in range(6)] == [True] * 5 + [False]
         clock.advance(3_600_000_000)
-        assert bound.hit("key"), "what is decided here goes by the clock of the limits"
+        assert bound.hit("key"), "local decisions have the clock of the limits"
     messages = [record.getMessage() for record in caplog.records if "does not answer" in record.getMessage()]
     assert [message.rpartition(": ")[2] for message in messages] == ["no answer in time"]
     guard.close()
@@ -392,7 +392,7 @@ def test_alike_limits_on_one_store_remember_separate_refusals(clock: ManualClock
     two: Any = guard.bind(named(text="5/hour fixed", name="two"), clock=clock)
     assert one.hit("key", 5) and not one.hit("key")
     assert two.hit("key", 5), "another limit refused"
-    assert guard.refusals.known, "and what that one has charged does not matter here"
+    assert guard.refusals.known, "and the charge of that one changes nothing here"
     assert not one.hit("key") and not two.hit("key")
     assert len(guard.refusals.known) == 2
 
@@ -404,7 +404,7 @@ def test_a_peek_does_not_change_remembered_refusals(guarded: tuple[GuardedStore,
 
 
 def test_a_charge_that_may_have_been_made_ends_remembered_refusals(clock: ManualClock) -> None:
-    class Fails(MemoryStore):
+    class FailingStore(MemoryStore):
         fails = False
 
         def bind(self, limits: Any, *, clock: Any = None) -> Any:
@@ -413,12 +413,12 @@ def test_a_charge_that_may_have_been_made_ends_remembered_refusals(clock: Manual
             class Limits:
                 def decide(self, operation: Any, /) -> Any:
                     if store.fails:
-                        raise LATE
+                        raise TIMEOUT
                     return bound.decide(operation)
 
             return Limits()
 
-    store = Fails()
+    store = FailingStore()
     guard = GuardedStore(store)
     bound: Any = guard.bind(named(text="5/hour fixed"), clock=clock)
     assert bound.hit("key", 5) and not bound.hit("key")

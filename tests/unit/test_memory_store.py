@@ -1,4 +1,4 @@
-"""The memory store is bounded, says what it lets go, and never frees a blocked key for a new one."""
+"""The memory store is bounded, counts what it drops, and never evicts a blocked key for a new one."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_refusal_for_want_of_room_tells_what_each_limit_says_itself(core: str)
 
 
 def hit_each_moment(limiter: Limiter, clock: ManualClock, key: str, hits: int) -> list[Decision]:
-    """So many entries of a log."""
+    """Hit a key at `hits` different moments, each an entry of a log."""
     decisions = []
     for _ in range(hits):
         clock.advance(1)
@@ -234,13 +234,13 @@ def test_threads_together_pass_exactly_the_limit(core: str, text: str) -> None:
             limiter = make_limiter(core, f"{text}; 1000/hour", ManualClock())
             start = threading.Barrier(8)
 
-            def ask(limiter: Limiter = limiter, start: threading.Barrier = start) -> int:
+            def hit_together(limiter: Limiter = limiter, start: threading.Barrier = start) -> int:
                 start.wait()
                 singly = sum(limiter.hit("key").allowed for _ in range(40))
                 return singly + limiter.hit_many(["key"] * 40).allowed_count
 
             with ThreadPoolExecutor(8) as pool:
-                assert sum(future.result() for future in [pool.submit(ask) for _ in range(8)]) == 100
+                assert sum(future.result() for future in [pool.submit(hit_together) for _ in range(8)]) == 100
     finally:
         sys.setswitchinterval(previous)
 
@@ -248,13 +248,13 @@ def test_threads_together_pass_exactly_the_limit(core: str, text: str) -> None:
 def test_threads_with_new_keys_never_pass_the_bound(core: str) -> None:
     limiter = make_limiter(core, "5/hour", ManualClock(), max_keys=5000)
 
-    def ask(thread: int) -> None:
+    def hit_new_keys(thread: int) -> None:
         for start in range(0, 4000, 100):
             limiter.hit_many([f"{thread}-{index}" for index in range(start, start + 100)])
             assert limiter.store.stats().keys <= 5000
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(ask, range(8)))
+        list(pool.map(hit_new_keys, range(8)))
     assert limiter.store.stats().keys == 5000
 
 
@@ -363,7 +363,7 @@ def test_a_request_of_several_limits_never_evicts_a_state_of_its_own(core: str) 
     other = Limiter("1/hour fixed", store=store, name="other", clock=clock)
     assert one.hit("key")
     assert other.hit("blocked") and not other.hit("blocked")
-    # The table is full: of a blocked key, and of the first limit of this very request.
+    # The table is full: with a blocked key, and with the first limit of this same request.
     refused = both.hit("key")
     assert (refused.allowed, refused.degraded) == (False, "closed")
     assert one.peek("key", 0).remaining == 4
@@ -384,11 +384,11 @@ def test_a_refusal_for_lack_of_room_reports_what_is_left_of_each_limit(core: str
     assert [reading.allowed for reading in refused.limits] == [True, False]
     assert refused.limits[0].retry_after_us == 0
     assert refused.limits[1].retry_after_us == peeked.limits[0].reset_after_us  # what resets first makes room
-    for reading, there in zip(refused.limits, peeked.limits, strict=True):
+    for reading, expected in zip(refused.limits, peeked.limits, strict=True):
         assert (reading.remaining, reading.reset_after_us, reading.next_after_us, reading.delay_us) == (
-            there.remaining,
-            there.reset_after_us,
-            there.next_after_us,
+            expected.remaining,
+            expected.reset_after_us,
+            expected.next_after_us,
             0,
         )
     assert refused.binding == refused.limits[1]
@@ -425,7 +425,7 @@ def test_a_reset_reports_whether_any_limit_still_counted_usage(core: str) -> Non
     clock = ManualClock()
     limiter = make_limiter(core, "5/hour fixed; 5/minute fixed", clock)
     limiter.hit("key")
-    clock.advance(60_000_000)  # the last of them counts nothing any more
+    clock.advance(60_000_000)  # the last one does not count any more
     assert limiter.reset("key") and not limiter.reset("key")
     short = make_limiter(core, "5/minute fixed", clock)
     clock.advance(-(clock.now_us() % 60_000_000))
@@ -470,6 +470,6 @@ def test_a_state_is_read_as_of_the_requested_moment(core: str) -> None:
     Limiter("10/hour burst 10", store=store, name="api", clock=clock).hit("key", 10)
     changed = Limiter("10/minute burst 10", store=store, name="api", clock=clock)
     start_us = clock.now_us()
-    at = [changed._bound.read(("key",), start_us + minutes * 60_000_000)[0] for minutes in (0, 6, 12)]
-    assert len(set(at)) == 3, "what flowed in under the former numbers is counted up to that moment"
-    assert changed._bound.read(("key",)) == [at[0]]
+    states = [changed._bound.read(("key",), start_us + minutes * 60_000_000)[0] for minutes in (0, 6, 12)]
+    assert len(set(states)) == 3, "the refill under the former numbers counts up to that moment"
+    assert changed._bound.read(("key",)) == [states[0]]

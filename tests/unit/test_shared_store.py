@@ -1,4 +1,4 @@
-"""A zone's file: made once, never misread, and only for those who may have it."""
+"""A zone's file: made once, never misread, and only for permitted users."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_a_zone_outlives_its_processes(path: Path) -> None:
         "import sys; from headgate import Limiter; "
         "print(Limiter('5/hour', store='shared://' + sys.argv[1], name='x').hit('user').remaining)"
     )
-    told = [
+    outputs = [
         subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True).stdout
         for _ in range(3)
     ]
-    assert told == ["4\n", "3\n", "2\n"]
+    assert outputs == ["4\n", "3\n", "2\n"]
 
 
 def test_a_forked_process_shares_the_zone_of_its_parent(path: Path) -> None:
@@ -78,8 +78,8 @@ if pid == 0:
 os.waitpid(pid, 0)
 print(limiter.hit("user").remaining)
 """
-    told = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
-    assert told.stdout == "2\n"
+    result = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    assert result.stdout == "2\n"
 
 
 def test_processes_that_start_at_once_make_one_zone(path: Path) -> None:
@@ -89,18 +89,18 @@ from headgate import Limiter
 sys.stdin.read()
 print(sum(Limiter("7/hour", store="shared://" + sys.argv[1] + "?size=1MiB").hit("user").allowed for _ in range(3)))
 """
-    askers = [
+    processes = [
         subprocess.Popen([sys.executable, "-c", program, str(path)], stdin=-1, stdout=-1, text=True) for _ in range(6)
     ]
-    for asker in askers:
-        assert asker.stdin is not None
-        asker.stdin.close()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
     passed = 0
-    for asker in askers:
-        assert asker.stdout is not None
-        passed += int(asker.stdout.read())
-        assert asker.wait(30) == 0
-        asker.stdout.close()
+    for process in processes:
+        assert process.stdout is not None
+        passed += int(process.stdout.read())
+        assert process.wait(30) == 0
+        process.stdout.close()
     assert passed == 7
     assert names(path.parent) == ["zone"]
 
@@ -144,12 +144,12 @@ def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.Monke
     os.chown(path, 12345, 12345)
     with pytest.raises(ConfigError, match="belongs to user 12345, and this is user 0"):
         SharedStore(path)  # root as well: its owner could cut it short
-    SharedStore.existing(path)  # whoever administers the host may look
+    SharedStore.existing(path)  # an administrator of the host may inspect it
     path.chmod(0o660)
     with pytest.raises(ConfigError, match="is shared with group 12345, and this process is in "):
-        SharedStore(path, mode=0o660)  # a group that anybody may have made up
+        SharedStore(path, mode=0o660)  # a group that any user may have made up
     path.chmod(0o666)
-    SharedStore(path, mode=0o666)  # it was asked for, from every user of the host
+    SharedStore(path, mode=0o666)  # requested, for every user of the host
     path.chmod(0o660)
     with pytest.raises(ConfigError, match="is shared with group 12345, and this process is in "):
         SharedStore(path, mode=0o666)
@@ -208,9 +208,9 @@ def test_damage_anywhere_in_the_states_is_found_and_never_crashes(path: Path) ->
     for index in range(300):
         limiter.hit(f"user:{index % 60}")
     del limiter, store
-    whole = path.read_bytes()
+    original = path.read_bytes()
     found = 0
-    used = [place for place in range(4096, SIZE, 8) if whole[place : place + 8] != bytes(8)]
+    used = [place for place in range(4096, SIZE, 8) if original[place : place + 8] != bytes(8)]
     shard = 4096 + (32 << 10)  # its lock, its notes, its records
     notes = range(shard + 48, shard + 48 + 26 * 8, 8)
     changes = [(place, 0x5A5A_5A5A_5A5A_5A5A) for place in [*used[:: max(1, len(used) // 150)], *notes]]
@@ -224,8 +224,8 @@ def test_damage_anywhere_in_the_states_is_found_and_never_crashes(path: Path) ->
         else:  # the word was one that any value fits: how much was used, a text, a record of the past
             damaged.peek("user:7")
             damaged.hit("user:7")
-            del damaged  # who opens it next is alone again
-        path.write_bytes(whole)
+            del damaged  # the next process is alone again
+        path.write_bytes(original)
     assert found > 20
 
 
@@ -260,14 +260,14 @@ def test_the_file_of_a_process_that_died_while_making_a_zone_is_reused(path: Pat
 def test_one_process_at_a_time_makes_a_zone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from headgate.stores.shared import zone_file
 
-    beside = path.with_name(".zone.new")
-    beside.touch(0o600)
+    temporary = path.with_name(".zone.new")
+    temporary.touch(0o600)
     monkeypatch.setattr(zone_file, "_TIMEOUT_S", 0.2)
-    with beside.open("r+b") as maker:
+    with temporary.open("r+b") as maker:
         fcntl.flock(maker, fcntl.LOCK_EX)
         with pytest.raises(StoreUnavailable, match=r"another process is busy with this zone for 0\.2 s"):
             SharedStore(path, size=SIZE)
-        assert beside.stat().st_size == 0, "room was taken that the maker may need"
+        assert temporary.stat().st_size == 0, "it took space that the maker may need"
     SharedStore(path, size=SIZE)
 
 
@@ -295,12 +295,12 @@ try:
 finally:
     libc.umount2(os.fsencode(folder), 2)
 """
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program, str(path.parent), str(FULL_SIZE)], capture_output=True, text=True, check=True
     )
-    if told.stdout == "no mount\n":
+    if result.stdout == "no mount\n":
         pytest.skip("this user may not mount a file system")
-    assert told.stdout == "0 0 0 0 0 0 zone\n", told.stderr
+    assert result.stdout == "0 0 0 0 0 0 zone\n", result.stderr
 
 
 def test_a_zone_keeps_its_shape(path: Path) -> None:
@@ -348,18 +348,18 @@ def test_a_symbolic_link_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "way_out"),
+    ("why", "remedy"),
     [
         ("HEADGATE_CORE=python", "take HEADGATE_CORE out of the environment; or run one"),
         ("the native core cannot be loaded (no module)", "install a wheel, or install from source"),
     ],
 )
 def test_without_the_native_core_the_error_names_a_remedy(
-    path: Path, monkeypatch: pytest.MonkeyPatch, why: str, way_out: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, why: str, remedy: str
 ) -> None:
     monkeypatch.setattr(core, "native", None)
     monkeypatch.setattr(core, "why_not_native", why)
-    with pytest.raises(ConfigError, match=re.escape(f"needs the native core, which is not here ({why}): {way_out}")):
+    with pytest.raises(ConfigError, match=re.escape(f"needs the native core, which is not here ({why}): {remedy}")):
         SharedStore(path)
 
 
@@ -369,7 +369,7 @@ def test_ping_reports_a_deleted_zone(path: Path) -> None:
     path.unlink()
     with pytest.raises(StoreUnavailable, match="was deleted or replaced while in use"):
         store.ping()
-    assert Limiter("5/hour", store=store).hit("user")  # those who have it go on
+    assert Limiter("5/hour", store=store).hit("user")  # processes that have it continue
 
 
 def test_existing_creates_no_zone(path: Path) -> None:
@@ -604,8 +604,8 @@ def test_processes_of_another_pid_namespace_are_refused(path: Path) -> None:
         pytest.skip("this user may not make a PID namespace")
     program = "import sys; from headgate import SharedStore; print(SharedStore(sys.argv[1]).info()['size'])"
     ask = [*enter, sys.executable, "-c", program, str(path)]
-    told = subprocess.run(ask, check=False, capture_output=True, text=True)
-    assert "is used by processes of another PID namespace, such as another container" in told.stderr
+    outputs = subprocess.run(ask, check=False, capture_output=True, text=True)
+    assert "is used by processes of another PID namespace, such as another container" in outputs.stderr
     del store
     assert subprocess.run(ask, capture_output=True, text=True, check=True).stdout == f"{SIZE}\n"
     assert SharedStore(path).info()["size"] == SIZE  # nobody of theirs is left
