@@ -1,4 +1,4 @@
-"""Buckets that are refilled in whole steps do what the reference says, and never pass more than their steps bring."""
+"""Buckets that are refilled in whole steps match the reference, and never admit more than their steps add."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def intervally(s: State, now: int, n: int, B: int, r: int, P: int) -> tuple[State, bool, int, int, int | None]:  # noqa: N803
-    """The reference of appendix A.1, as it is there: (state, allowed, remaining, reset_after, retry_after)."""
+    """The reference of appendix A.1, verbatim: (state, allowed, remaining, reset_after, retry_after)."""
     if s is None:
         c, t = B, now
     else:
@@ -52,13 +52,13 @@ def test_every_answer_is_that_of_the_reference(
     numbers = (limit.capacity, limit.refill, limit.period_us)
     for wait_us, cost in data.draw(history_of([limit], back=back, max_size=40)):
         clock.advance(wait_us)
-        # A state from a clock far ahead comes to the present, of which the reference knows nothing.
+        # A state from a clock far ahead is moved to the present, which the reference does not do.
         assume(state is None or state[1] - clock.now_us() <= ceil_div(limit.capacity, limit.refill) * limit.period_us)
         after, *expected = intervally(state, clock.now_us(), cost, *numbers)
-        state = after if expected[0] and cost else state  # what charges nothing keeps nothing
+        state = after if expected[0] and cost else state  # a request that charges nothing stores nothing
         reading = limiter.hit("key", cost).limits[0]
-        told = [reading.allowed, reading.remaining, reading.reset_after_us, reading.retry_after_us]
-        assert told == expected
+        result = [reading.allowed, reading.remaining, reading.reset_after_us, reading.retry_after_us]
+        assert result == expected
 
 
 @given(capacity=st.integers(1, 12), refill=st.integers(1, 12), waits=st.lists(st.integers(0, 150_000_000), max_size=40))

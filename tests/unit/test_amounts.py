@@ -1,4 +1,4 @@
-"""Amounts: how much of what, money in billionths and never as a float."""
+"""Amounts of units: money in billionths and never as a float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the garbage collector ends in the midst of a decision, in the thread that has the table's lock."""
+"""Objects that the garbage collector ends in the middle of a decision, in the thread that has the table's lock."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ CHUNKS = [{"choices": [{"delta": {"content": "Blue."}}]}, {"choices": [], "usage
 
 
 class Cycle:
-    """What only the collector finds, with generators that have begun."""
+    """A cycle, which only the collector frees, with generators that have begun."""
 
-    def __init__(self, *begun: Iterator[Any]) -> None:
-        self.own, self.begun = self, begun
-        for each in begun:
-            next(each)
+    def __init__(self, *generators: Iterator[Any]) -> None:
+        self.own, self.generators = self, generators
+        for generator in generators:
+            next(generator)
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """One that collects garbage in each decision."""
+    """A store that collects garbage in each decision."""
 
     def collecting(*args: Any, **kwargs: Any) -> Any:
         gc.collect()
@@ -58,21 +58,21 @@ def test_a_stream_is_settled_by_another_thread(store: MemoryStore) -> None:
     with LlmGate(POLICY, store=store) as gate:
 
         @gate.limited(model="m", user="ann")
-        def ask(max_tokens: int = 100) -> Iterator[Any]:
+        def stream(max_tokens: int = 100) -> Iterator[Any]:
             yield from CHUNKS
 
-        Cycle(ask())
+        Cycle(stream())
         until(lambda: in_flight(gate) == 0)
 
 
 def test_the_generator_of_a_call_is_settled_by_another_thread(store: MemoryStore) -> None:
     with LlmGate(POLICY, store=store) as gate:
 
-        def ask() -> Iterator[Any]:
+        def stream() -> Iterator[Any]:
             with gate.call("m", user="ann", input_tokens=0, max_tokens=100) as call:
                 yield from call.stream(iter(CHUNKS))
 
-        Cycle(ask())
+        Cycle(stream())
         until(lambda: in_flight(gate) == 0)
 
 

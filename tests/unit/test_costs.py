@@ -133,9 +133,9 @@ def test_a_bad_cost_is_refused_with_its_unit_and_nothing_is_charged(
     make: Callable[..., Any], cost: Any, reason: str
 ) -> None:
     limiter = make(LIMITS, clock=ManualClock())
-    for ask in (limiter.hit, limiter.peek, limiter.acquire):
+    for method in (limiter.hit, limiter.peek, limiter.acquire):
         with pytest.raises(ArgumentError) as caught:
-            ask("key", cost)
+            method("key", cost)
         assert reason in str(caught.value)
     if not isinstance(cost, list | type(None)):
         with pytest.raises(ArgumentError) as caught:
@@ -308,12 +308,12 @@ def test_a_hold_and_its_settlement_name_the_units_of_a_policy_in_one_order() -> 
     limits = "; ".join(["10/hour", *(f"10 {unit}/hour" for unit in units)])
     gate = Gate({"version": 1, "rules": [{"name": "all", "by": [], "limits": limits}]})
     held = gate.reserve(request())
-    told = f"no limit counts 'x': they count requests, {', '.join(units)}$"
-    with pytest.raises(ArgumentError, match=told):
+    message = f"no limit counts 'x': they count requests, {', '.join(units)}$"
+    with pytest.raises(ArgumentError, match=message):
         gate.reserve(request(), {"x": 1})
-    with pytest.raises(ArgumentError, match=told):
+    with pytest.raises(ArgumentError, match=message):
         gate.commit(held.id, {"x": 1})
-    with pytest.raises(ArgumentError, match=told):
+    with pytest.raises(ArgumentError, match=message):
         gate.extend(held.id, more={"x": 1})
 
 

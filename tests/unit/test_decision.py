@@ -1,4 +1,4 @@
-"""What a decision says: which limit speaks, in which units, and as a value."""
+"""Decisions: which limit is binding, in which units, and as values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that nobody has any more is gone at once, with its connections: nothing waits for a collector of garbage."""
+"""An unreferenced store is freed at once, with its connections, without a garbage collection."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def guarded(url: str) -> Store:
 
 @pytest.fixture
 def away() -> Iterator[str]:
-    """The URL of a Redis whose port is closed: it is bound and nobody listens."""
+    """The URL of a Redis whose port is closed: it is bound, and no process listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"redis://127.0.0.1:{bound.getsockname()[1]}?timeout=200ms"
 
 
 def is_kept(make: Callable[[], Store], use: Callable[[Limiter], None]) -> bool:
-    """Whether anything keeps a store that was used, when nobody has it any more."""
+    """Whether a store stays alive after its use, without a reference to it."""
     store = make()
     dropped = ref(store.unguarded)
     use(Limiter("5/second bucket", store=store))
@@ -79,7 +79,7 @@ def is_kept(make: Callable[[], Store], use: Callable[[Limiter], None]) -> bool:
 @pytest.mark.parametrize("use", [hit, hit_many, hold, wait])
 @pytest.mark.parametrize("kind", ["redis", "guarded"])
 def test_an_unreferenced_store_is_collected_with_its_connections(kind: str, use: Callable[[Limiter], None]) -> None:
-    redis_client("redis").script_flush()  # the first call learns that its script is not there
+    redis_client("redis").script_flush()  # the first call finds that its script is missing
     assert not is_kept(lambda: make_store(kind), use)
 
 

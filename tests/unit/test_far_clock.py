@@ -1,4 +1,4 @@
-"""A state that a clock once far ahead has written heals: what a refusal tells is true, on every store."""
+"""A state that a clock once far ahead wrote recovers: refusals state correct waits, on every store."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_a_refusal_of_any_kind_brings_a_state_to_the_present_and_a_peek_changes_
     limiter.hit("key", full(limiter))
     clock.set(START_US)
     before = limiter._bound.read(("key",))
-    told = limiter.peek("key")
+    peeked = limiter.peek("key")
     assert limiter._bound.read(("key",)) == before
-    assert limiter.hit("key").retry_after_us == told.retry_after_us
-    clock.advance((told.retry_after_us or 0) - 1)
+    assert limiter.hit("key").retry_after_us == peeked.retry_after_us
+    clock.advance((peeked.retry_after_us or 0) - 1)
     assert not limiter.peek("key")
     clock.advance(1)
     assert limiter.hit("key")

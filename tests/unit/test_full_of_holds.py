@@ -1,4 +1,4 @@
-"""What a store full of holds tells of the moment at which there is room again."""
+"""The wait that a store full of holds states until there is room again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller may hand in to be given back, and what becomes of it in every store and behind a guard."""
+"""Charges that a caller may give back, and the effect in every store and behind a guard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERY_LIMIT = (
     "5/minute fixed", "5/minute log", "5/minute", "5/minute bucket", "5/minute leaky 5", "5/minute queue 4",
     "5/minute bucket stepwise", "5/day in Europe/Zurich",
 )  # fmt: skip
-NOBODY = "redis://127.0.0.1:1"  # nothing listens there
+UNREACHABLE = "redis://127.0.0.1:1"  # nothing listens there
 
 
 def left(limiter: Limiter, key: str = "key") -> list[int]:
@@ -61,11 +61,11 @@ def test_an_invalid_charge_is_refused_and_nothing_is_given_back(
 ) -> None:
     store: Any = make_store(store_kind)
     bound = store.bind(two_groups(), clock=ManualClock())
-    asked = GuardedStore(store).bind(two_groups(), clock=ManualClock()) if guarded else bound
+    limits = GuardedStore(store).bind(two_groups(), clock=ManualClock()) if guarded else bound
     decide(bound, ("key", "key"), (3, 3))
     for degraded in ("", "local", "open"):
         with pytest.raises(ArgumentError, match=message):
-            give_back(asked, keys, costs, ago_us, degraded=degraded)
+            give_back(limits, keys, costs, ago_us, degraded=degraded)
     assert [reading.remaining for reading in decide(bound, ("key", "key"), (0, 0)).limits] == [6, 2]
 
 
@@ -145,7 +145,7 @@ def test_a_shadow_limit_is_given_back_where_it_was_charged(store_kind: str) -> N
     ("text", "seconds", "remaining"),
     [
         ("5/minute fixed", 59, 5),  # all that was charged in this window
-        ("5/minute fixed", 60, 5),  # there is nothing left of it
+        ("5/minute fixed", 60, 5),  # nothing is left of it
         ("5/minute", 90, 5),  # the half that still counts
         ("5/minute log", 59, 5),
         ("5/minute log", 60, 5),
@@ -168,7 +168,7 @@ def test_units_that_were_replenished_are_not_given_back_again(store_kind: str) -
     limiter = make_limiter(store_kind, "5/minute bucket", clock)
     limiter.hit("key", 3)
     clock.advance(24_000_000)  # two units have flowed back,
-    limiter.hit("key", 2)  # and are taken by somebody else
+    limiter.hit("key", 2)  # and another caller takes them
     give_back(limiter._bound, ("key",), (3,), 24_000_000)
     assert left(limiter) == [3]
 
@@ -192,9 +192,9 @@ def test_a_log_gives_back_the_entry_of_the_charge_among_earlier_and_later_ones(s
     for cost in (2, 3, 4):
         limiter.hit("key", cost)
         clock.advance(1000)
-    give_back(limiter._bound, ("key",), (3,), 2500)  # asked half a millisecond before it was charged
+    give_back(limiter._bound, ("key",), (3,), 2500)  # called half a millisecond before the charge
     assert limiter._bound.read(("key",)) == [((start_us, 2), (start_us + 2000, 4))]
-    give_back(limiter._bound, ("key",), (3,), 2500)  # a second time, which no caller may do, takes what came after
+    give_back(limiter._bound, ("key",), (3,), 2500)  # a second time, which is a misuse, takes a later entry
     assert limiter._bound.read(("key",)) == [((start_us, 2), (start_us + 2000, 1))]
 
 
@@ -232,13 +232,13 @@ def test_a_charge_is_given_back_after_a_change_of_the_quota_alone(store_kind: st
     former.hit("key", 3)
     before = left(former)[0]
     give_back(latter._bound, ("key",), (1,), 0)
-    told = "burst" not in text or to < 5  # a state of a smaller bucket may have lost what did not fit into it
-    assert left(former) == [before + told]
+    given_back = "burst" not in text or to < 5  # a state of a smaller bucket may have lost what did not fit into it
+    assert left(former) == [before + given_back]
     latter.hit("key")
     before = left(former)[0]
     give_back(former._bound, ("key",), (1,), 0)
-    told = "burst" not in text or to > 5
-    assert left(former) == [before + told]
+    given_back = "burst" not in text or to > 5
+    assert left(former) == [before + given_back]
 
 
 def test_a_bucket_that_became_smaller_has_lost_what_did_not_fit(store_kind: str) -> None:
@@ -310,7 +310,7 @@ def test_a_log_that_is_given_back_makes_room_for_others(core: str) -> None:
 
 
 def test_a_local_charge_is_given_back_locally() -> None:
-    limiter = Limiter("3/hour", store=f"{NOBODY}?on_error=local")
+    limiter = Limiter("3/hour", store=f"{UNREACHABLE}?on_error=local")
     decisions = [limiter.hit("user") for _ in range(4)]
     assert [decision.allowed for decision in decisions] == [True, True, True, False]
     give_back(limiter._bound, ("user",), (1,), 0, degraded=decisions[0].degraded)
@@ -320,7 +320,7 @@ def test_a_local_charge_is_given_back_locally() -> None:
 
 def test_a_local_charge_is_given_back_locally_on_an_event_loop() -> None:
     async def run() -> list[bool]:
-        limiter = AsyncLimiter("3/hour", store=f"{NOBODY}?on_error=local")
+        limiter = AsyncLimiter("3/hour", store=f"{UNREACHABLE}?on_error=local")
         decisions = [await limiter.hit("user") for _ in range(4)]
         bound: Any = limiter._bound
         await give_back(bound, ("user",), (1,), 0, degraded=decisions[0].degraded)
@@ -333,7 +333,7 @@ def test_a_local_charge_is_given_back_locally_on_an_event_loop() -> None:
 
 
 def test_a_guard_suppresses_errors_of_giving_back_and_logs_the_outage_once(caplog: pytest.LogCaptureFixture) -> None:
-    limiter = Limiter("3/hour", store=NOBODY)
+    limiter = Limiter("3/hour", store=UNREACHABLE)
     with caplog.at_level(logging.WARNING, "headgate"):
         for _ in range(20):
             give_back(limiter._bound, ("user",), (1,), 0)
@@ -366,11 +366,11 @@ def test_limits_with_a_fallback_suppress_errors_of_giving_back_and_log_the_outag
     limits = name_limits(parse_limits("3/hour"), scope="one", name="one")
     fallback = Fallback(limits, "local", Fraction(1), MemoryStore(), clock)
     failing = Failing()
-    rescued = FallbackLimits(cast(BoundLimits, failing), fallback, Breaker("zone", failures=1), failing.probe)
+    bound = FallbackLimits(cast(BoundLimits, failing), fallback, Breaker("zone", failures=1), failing.probe)
     with caplog.at_level(logging.WARNING, "headgate"):
-        assert [decide(rescued, ("key",), (1,)).allowed for _ in range(4)] == [True, True, True, False]
-        give_back(rescued, ("key",), (1,), 0)  # of a decision that the store made
-        assert not decide(rescued, ("key",), (1,))
-        give_back(rescued, ("key",), (1,), 0, degraded="local")
-        assert decide(rescued, ("key",), (1,)) and not decide(rescued, ("key",), (1,))
+        assert [decide(bound, ("key",), (1,)).allowed for _ in range(4)] == [True, True, True, False]
+        give_back(bound, ("key",), (1,), 0)  # of a decision that the store made
+        assert not decide(bound, ("key",), (1,))
+        give_back(bound, ("key",), (1,), 0, degraded="local")
+        assert decide(bound, ("key",), (1,)) and not decide(bound, ("key",), (1,))
     assert len(caplog.records) == 1

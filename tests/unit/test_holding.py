@@ -1,4 +1,4 @@
-"""Holds: reserve, commit, cancel and extend, and what bad input of them says."""
+"""Holds: reserve, commit, cancel and extend, and the errors for invalid input."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ def test_a_settlement_above_what_remains_becomes_a_debt(holding_kind: str) -> No
     limiter = make_limiter(holding_kind, "10/second bucket; 5/minute fixed", clock)
     held = limiter.reserve("key", 1)
     after = limiter.commit(held.id, 30).after
-    assert [(own.remaining, own.definition.name) for own in after] == [(-20, "default.second"), (0, "default.minute")]
+    assert [(standing.remaining, standing.definition.name) for standing in after] == [
+        (-20, "default.second"),
+        (0, "default.minute"),
+    ]
     refused = limiter.peek("key", 0)
     assert not refused.allowed and refused.limits[0].retry_after_us == 2_000_000
     clock.advance(2_000_000)
@@ -105,12 +108,12 @@ def test_a_late_settlement_does_not_fill_a_bucket_twice(holding_kind: str) -> No
     assert left(limiter) == [166]
 
 
-@pytest.mark.parametrize("told", [{}, {"lease": None}, {"lease_us": None}, {"lease": None, "lease_us": None}])
-def test_the_default_lease_of_a_hold_is_a_minute(holding_kind: str, told: dict[str, None]) -> None:
+@pytest.mark.parametrize("options", [{}, {"lease": None}, {"lease_us": None}, {"lease": None, "lease_us": None}])
+def test_the_default_lease_of_a_hold_is_a_minute(holding_kind: str, options: dict[str, None]) -> None:
     limiter = make_limiter(holding_kind, "1 concurrent", ManualClock())
-    held = limiter.reserve("key", **told)  # type: ignore[arg-type]
+    held = limiter.reserve("key", **options)  # type: ignore[arg-type]
     assert limiter.peek("key").limits[0].retry_after_us == 60_000_000
-    assert limiter.extend(held.id, **told).outcome == "extended"  # type: ignore[arg-type]
+    assert limiter.extend(held.id, **options).outcome == "extended"  # type: ignore[arg-type]
 
 
 def test_a_lease_that_ends_frees_places_and_nothing_else(holding_kind: str) -> None:
@@ -154,7 +157,7 @@ def test_an_extension_holds_all_additional_units_or_none(holding_kind: str) -> N
     assert left(limiter) == [0, 6]
     assert limiter.commit(held.id, 1).actual == 1 and left(limiter) == [3, 8]
     assert limiter.extend(held.id).outcome == "already settled"
-    assert limiter.extend(limiter.id_of("key", "nobody")).outcome == "unknown"
+    assert limiter.extend(limiter.id_of("key", "unknown")).outcome == "unknown"
 
 
 def test_a_hit_with_an_id_charges_once(holding_kind: str) -> None:
@@ -265,7 +268,7 @@ def test_a_hold_of_several_keys_is_one(holding_kind: str) -> None:
     assert settlement.actuals == (5, 2) and remaining() == [4, 5, 18]
     other = store.bind(name_limits(parse_limits("7/minute"), scope="team", name="t"), clock=clock)
     again = other.commit(held.id, 0)  # through other limits of the same store
-    assert (again.outcome, [own.remaining for own in again.after]) == ("already settled", [])
+    assert (again.outcome, [standing.remaining for standing in again.after]) == ("already settled", [])
 
 
 def test_the_same_id_with_another_cost_or_other_limits_is_an_error(holding_kind: str) -> None:
@@ -433,7 +436,7 @@ def test_a_hold_gives_back_all_but_the_units_that_a_plain_hit_gave_back(holding_
     decision = limiter.hit("key", 30)
     limiter.give_back("key", 10, 0, decision)
     held.cancel()
-    assert left(limiter) == [70]  # 30 of the 40: the other 10 came back with those of the hit
+    assert left(limiter) == [70]  # 30 of the 40: the other 10 were given back with those of the hit
 
 
 def test_settling_under_changed_numbers_gives_back_only_units_that_count_alike(holding_kind: str) -> None:
@@ -469,7 +472,7 @@ def test_a_log_that_was_a_counter_meanwhile_gives_back_nothing_of_a_hold(holding
     clock.advance(3_000_000)
     assert [log.hit(key, 1).remaining for key in ("unused", "short")] == [3, 3]
     unused.cancel()
-    assert left(log, "unused") == [3]  # its entry is gone: 4 units of the one that took over may be of others
+    assert left(log, "unused") == [3]  # its entry has left: 4 units of the one that took over may be of others
     short.commit(6)
     assert left(log, "short") == [1]
     clock.advance(54_000_000)  # the hold is a period old, and its debt with it
@@ -484,7 +487,7 @@ def test_a_full_store_never_forgets_an_open_hold(kind: str, on_full: str) -> Non
     settled, *opened = (limiter.reserve(f"key-{number}", 2) for number in range(3))
     settled.commit(1)
     more = limiter.reserve("key-3", 2)
-    if on_full == "forget":  # what is settled already
+    if on_full == "forget":  # the settled one
         assert more and limiter.commit(settled.id).outcome == "unknown"
         more = limiter.reserve("key-4", 2)
     assert more.decision.degraded == ("open" if on_full == "pass" else "closed") and bool(more) == (on_full == "pass")
@@ -507,7 +510,7 @@ def test_a_debt_of_a_forgotten_key_that_finds_no_room_is_counted_once(core: str)
     clock.advance(1_000_000)
     assert limiter.hit("new")
     assert held.commit(5).outcome == "settled"
-    assert limiter.store.stats().passed_full == 0  # its window is over: there is nothing to keep
+    assert limiter.store.stats().passed_full == 0  # its window is over: there is nothing to store
     bucket = make_limiter(core, "10/second bucket", clock, max_keys=1, on_full="refuse")
     held = bucket.reserve("old", 2)
     clock.advance(1_000_000)
@@ -606,7 +609,7 @@ def test_definitions_of_a_standing_are_the_limits_own(holding_kind: str) -> None
 
 
 def test_a_debt_counts_in_all_limits_however_full_the_table_is(core: str) -> None:
-    """The states of a hold of nothing are made one after another as it is settled; meanwhile the table may grow."""
+    """The states of a hold with cost 0 are made one after another by its settlement; meanwhile the table may grow."""
     for others in range(40):
         limiter = make_limiter(core, "9/hour fixed; 9/minute bucket; 9/day fixed", ManualClock(), max_keys=1000)
         for number in range(others):
@@ -649,7 +652,11 @@ def test_a_full_store_forgets_the_hold_that_was_settled_first(core: str) -> None
 
 def test_settlements_can_be_copied_and_pickled(core: str) -> None:
     one, two = (make_limiter(core, text, ManualClock()) for text in ("9/hour", "9/hour; 9 concurrent"))
-    for came in (one.commit(one.reserve("key").id, 3), two.reserve("key").cancel(), two.commit(two.id_of("key", "x"))):
-        for again in (copy(came), deepcopy(came), pickle.loads(pickle.dumps(came))):
-            told = [(own.outcome, own.actuals, own.after, own.degraded) for own in (came, again)]
-            assert told[0] == told[1] and repr(again) == repr(came)
+    for settlement in (
+        one.commit(one.reserve("key").id, 3),
+        two.reserve("key").cancel(),
+        two.commit(two.id_of("key", "x")),
+    ):
+        for clone in (copy(settlement), deepcopy(settlement), pickle.loads(pickle.dumps(settlement))):
+            values = [(copied.outcome, copied.actuals, copied.after, copied.degraded) for copied in (settlement, clone)]
+            assert values[0] == values[1] and repr(clone) == repr(settlement)

@@ -1,4 +1,4 @@
-"""What takes long to make is made by one thread, however many ask for it at once."""
+"""A value that takes long to make is made by one thread, however many need it at once."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_one_of_many_threads_makes_the_value_and_all_get_it() -> None:
         made.append(name)
         return [name] * 1000
 
-    def ask(_: int) -> list[str]:
+    def call(_: int) -> list[str]:
         begin.wait()
         return make("a")
 
     with ThreadPoolExecutor(20) as pool:
-        first, *others = pool.map(ask, range(20))
+        first, *others = pool.map(call, range(20))
     assert made == ["a"] and all(other is first for other in others)
     assert make("b") == ["b"] * 1000 and made == ["a", "b"]
 
@@ -64,9 +64,9 @@ def test_a_value_may_need_another_value_of_the_same_function() -> None:
 @pytest.mark.parametrize("algorithm", sorted(REDIS_FORMS))
 def test_a_new_process_makes_the_scripts_of_any_limit(algorithm: str) -> None:
     """Whichever limit is its first: the scripts of some algorithms are made of those of others."""
-    ask = f"from headgate.stores.redis.scripts import one_limit; print(len(one_limit('{algorithm}', 'a').text))"
-    made = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60, check=True)
-    assert int(made.stdout) > 500
+    program = f"from headgate.stores.redis.scripts import one_limit; print(len(one_limit('{algorithm}', 'a').text))"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert int(process.stdout) > 500
 
 
 def test_a_process_that_is_forked_while_it_is_made_makes_its_own() -> None:

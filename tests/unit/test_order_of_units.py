@@ -64,7 +64,7 @@ def test_each_amount_is_of_its_unit_in_every_order(holding_kind: str, actual: di
 
 
 def by_unit(limiter: Limiter, actuals: tuple[int, ...] | None) -> dict[str, int]:
-    """Amounts as they are told: in the order in which the limiter writes its units."""
+    """Amounts as a limiter returns them: in the order in which it writes its units."""
     units = dict.fromkeys(limit.of for limit in limiter.limits)
     return dict(zip(units, actuals or (), strict=True))
 
@@ -225,7 +225,7 @@ def test_amounts_of_more_or_fewer_units_than_a_hold_has_are_refused_and_change_n
 
 
 def test_an_amount_of_limits_of_one_unit_is_that_of_every_unit_of_a_hold(holding_kind: str) -> None:
-    """A store is told one amount: it cannot know which of the units is meant."""
+    """A store gets one amount: it cannot know to which of the units it belongs."""
     two, one = limiters(holding_kind, ONE, "1000 tokens/hour fixed")
     assert one.commit(two.reserve("key", {"tokens": 9}).id, {"tokens": 4}).actuals == (4, 4)
     held = one.reserve("key", 9)
@@ -235,7 +235,7 @@ def test_an_amount_of_limits_of_one_unit_is_that_of_every_unit_of_a_hold(holding
 
 
 def test_as_many_units_of_other_names_are_taken_for_those_of_a_hold(holding_kind: str) -> None:
-    """A store does not know the units: the order of names tells which amount is whose."""
+    """A store does not know the units: the order of names assigns the amounts to units."""
     one, other = limiters(holding_kind, ONE, "100 rows/hour fixed; 100 requests/hour fixed")
     assert other.commit(one.reserve("key", {"tokens": 9}).id, {"rows": 4, "requests": 2}).actuals == (4, 2)
     assert left(one) == {"api.hour": 98, "api.tokens.hour": 996}

@@ -1,4 +1,4 @@
-"""Resets of keys that have holds: what they tell, and what becomes of places under other keys."""
+"""Resets of keys that have holds: what they report, and the effect on places under other keys."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_reset_frees_what_an_extended_hold_has_in_flight_under_another_key(hol
         clock.advance(30_000_000)
         assert bound.extend(held.id, 900_000_000, (0, 3)).outcome == "extended"
         clock.advance(600_000_000)
-        bound.reserve(Operation((user, "another"), (1, 1)), Hold(None, 60_000_000))  # what is over is taken off
+        bound.reserve(Operation((user, "another"), (1, 1)), Hold(None, 60_000_000))  # leases that are over are dropped
         assert left(bound, user, team) == [97, 91]
         assert only(store, limits, 0, clock).reset((user,))
         assert left(bound, user, team) == [99, 99]

@@ -1,4 +1,4 @@
-"""The pure transitions at their borders, by hand: what a clock that stepped back, changed numbers and returns make."""
+"""The pure transitions at their borders, by hand: after steps of the clock, changes of numbers, and giving back."""
 
 from __future__ import annotations
 
@@ -95,22 +95,22 @@ TWO = ((500, 3), (550, 2))
 
 
 @pytest.mark.parametrize(
-    ("state", "now", "cost", "earliest", "left"),
+    ("state", "now", "cost", "earliest", "expected"),
     [
         (((500, 3),), 600, 3, 600, ((500, 3),)),  # a whole period old: it may have left
         (TWO, 600, 3, 500, TWO),
         (TWO, 599, 3, 500, ((550, 2),)),
         (TWO, 560, 4, 500, ((550, 1),)),
-        (TWO, 560, 3, 501, ((500, 2),)),  # two of its own time, and one that came before
+        (TWO, 560, 3, 501, ((500, 2),)),  # two units of its own time, and one of before
         (((480, 1), (500, 2), (520, 3)), 560, 1, 530, ((480, 1), (500, 2), (520, 2))),
         (((480, 1), (500, 2), (520, 3)), 560, 4, 530, ((480, 1), (500, 1))),
         (TWO, 560, 9, 500, None),
     ],
 )
 def test_a_log_gives_back_the_oldest_since_the_charge_and_then_the_newest_before(
-    state: sliding_log.State, now: int, cost: int, earliest: int, left: sliding_log.State | None
+    state: sliding_log.State, now: int, cost: int, earliest: int, expected: sliding_log.State | None
 ) -> None:
-    assert same(sliding_log.give_back(LOG, state, now, cost, earliest), left)
+    assert same(sliding_log.give_back(LOG, state, now, cost, earliest), expected)
 
 
 def test_a_moment_within_a_unit_of_a_limit_is_the_start_of_that_unit() -> None:

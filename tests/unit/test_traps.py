@@ -156,10 +156,10 @@ def test_fractions_of_a_token_are_kept(core: str) -> None:
     limiter = make_limiter(core, "10/second burst 1", clock)
     limiter.hit("key")
     passed = 0
-    for _ in range(1000):  # asked every 30 ms, in which three tenths of a token come
+    for _ in range(1000):  # a request every 30 ms, in which three tenths of a token are refilled
         clock.advance(30_000)
         passed += limiter.hit("key").allowed
-    assert passed == 250, "a bucket of one token is full again after 100 ms: every fourth ask finds it so"
+    assert passed == 250, "a bucket of one token is full again after 100 ms: every fourth request finds it so"
 
 
 def test_simultaneous_requests_are_as_many_entries_of_a_log(core: str) -> None:
