@@ -1,4 +1,4 @@
-"""Books under everything that can happen to calls: exact sums in both forms, and closed months stay as they were."""
+"""Books under all operations on calls: exact sums in both forms, and closed months stay unchanged."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def entries(draw: st.DrawFn) -> Record:
 
 
 class Listed:
-    """Books that are a list."""
+    """Books in a list."""
 
     name = "a list"
 
@@ -185,12 +185,12 @@ def test_fields_of_any_kind_are_a_record_or_a_value_error(fields: dict[str, obje
 @given(st.lists(entries(), min_size=1, max_size=30))
 def test_both_forms_give_the_same_report(records: list[Record]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        told = []
+        reports = []
         for file in (JsonLinesFile(Path(folder, "b.jsonl"), daily=False), SqliteFile(Path(folder, "b.db"))):
             for start in range(0, len(records), 7):
                 file.append([file.encode(record) for record in records[start : start + 7]])
             file.close()
             books: ReadBooks = read_books(file.path)
-            told.append(json_text(report_of([books], by=["month", "user", "model", "limit"])))
+            reports.append(json_text(report_of([books], by=["month", "user", "model", "limit"])))
             books.close()
-    assert told[0] == told[1] == json_text(report_of([Listed(records)], by=["month", "user", "model", "limit"]))
+    assert reports[0] == reports[1] == json_text(report_of([Listed(records)], by=["month", "user", "model", "limit"]))

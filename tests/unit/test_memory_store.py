@@ -121,7 +121,7 @@ def test_pass_passes_new_keys_without_counting_them(core: str) -> None:
     assert limiter.store.stats().passed_full == 9
 
 
-def test_a_refused_request_takes_nobodys_place(core: str) -> None:
+def test_a_refused_request_evicts_no_key(core: str) -> None:
     limiter = make_limiter(core, "5/hour; 3/minute", ManualClock(), max_keys=10)
     for index in range(5):
         limiter.hit(f"old{index}")
@@ -130,7 +130,7 @@ def test_a_refused_request_takes_nobodys_place(core: str) -> None:
     assert limiter.store.stats().keys == 10
 
 
-def test_a_refusal_for_want_of_room_tells_what_each_limit_says_itself(core: str) -> None:
+def test_a_refusal_for_lack_of_room_reports_the_decision_of_each_limit(core: str) -> None:
     limiter = make_limiter(core, "5/hour log; 2/minute log", ManualClock(), max_keys=2, on_full="refuse", name="api")
     assert limiter.hit("old")
     decision = limiter.hit("new", 3)  # more than the second ever passes

@@ -435,7 +435,7 @@ def test_a_flood_of_new_keys_never_frees_a_blocked_one() -> None:
     assert not limiter.hit("blocked")
 
 
-def test_what_has_expired_makes_room() -> None:
+def test_expired_states_make_room() -> None:
     store = make_zone(128 << 10, on_full="refuse")
     clock = ManualClock()
     limiter = Limiter("5/second bucket; 5/second log", store=store, clock=clock)
@@ -446,7 +446,7 @@ def test_what_has_expired_makes_room() -> None:
     assert store._zone.check() is None
 
 
-def test_the_warning_of_a_long_log_tells_what_needs_none(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_warning_of_a_long_log_suggests_a_counter(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = SharedStore(path, size=SIZE, log_percent=0)
     with caplog.at_level(logging.WARNING, "headgate"):
         Limiter("100/hour counter", store=store)
@@ -456,26 +456,28 @@ def test_the_warning_of_a_long_log_tells_what_needs_none(path: Path, caplog: pyt
     assert caplog.text.endswith("and a limit with the word counter needs no log\n")
 
 
-@pytest.mark.parametrize("gone", [0, 1, 6])
-def test_a_log_longer_than_its_room_refuses_and_says_so(caplog: pytest.LogCaptureFixture, gone: int) -> None:
+@pytest.mark.parametrize("earlier_hits", [0, 1, 6])
+def test_a_log_longer_than_its_room_refuses_and_logs_a_warning(
+    caplog: pytest.LogCaptureFixture, earlier_hits: int
+) -> None:
     store = make_zone(128 << 10)
     with caplog.at_level(logging.WARNING, "headgate"):
         limiter = Limiter("1000000/hour log", store=store, clock=(clock := ManualClock()))
     assert "may have more entries than" in caplog.text
-    for _ in range(gone):
+    for _ in range(earlier_hits):
         clock.advance(10)
         limiter.hit("user")
     clock.advance(3_599_000_000)
     passed = int(limiter.hit("user").allowed)
     clock.advance(10)
     passed += int(limiter.hit("user").allowed)
-    clock.advance(1_000_000)  # the first so many have left, and the log begins in the middle of a block
+    clock.advance(1_000_000)  # the earlier entries have left, and the log begins in the middle of a block
     room = store.info()["max_log_entries_per_key"]
     for _ in range(room + 50):
         clock.advance(10)
         decision = limiter.hit("user")
         passed += decision.allowed
-    assert passed == room + 6 - gone
+    assert passed == room + 6 - earlier_hits
     assert decision.degraded == "closed"
 
 
@@ -492,7 +494,7 @@ def test_more_limits_at_once_than_a_zone_can_charge_are_refused(path: Path) -> N
 
 
 def full_of_limits(path: Path) -> SharedStore:
-    """A zone that holds a state of as many limits as it can know."""
+    """A zone with a state of as many limits as it has room for."""
     store = SharedStore(path, size=128 << 10)
     for number in range(store.info()["max_limits"]):
         assert Limiter("500/hour", store=store, name=f"x{number}").hit("user")
@@ -506,9 +508,9 @@ def test_a_zone_knows_as_many_limits_as_it_holds_states_of(path: Path) -> None:
     known = Limiter("500/hour", store=store, name="x7")
     assert known.hit("user").remaining == 498
     store.forget("user")
-    another = Limiter("500/hour", store=SharedStore(path), name="another")  # as another process has it
+    another = Limiter("500/hour", store=SharedStore(path), name="another")  # as in another process
     assert another.hit("user").remaining == 499
-    assert known.hit("user").remaining == 499  # its number was taken back: it has another
+    assert known.hit("user").remaining == 499  # its number was taken back: it has a new one
     assert store._zone.check() is None
 
 
@@ -537,11 +539,11 @@ def test_a_limit_that_finds_no_room_at_a_request_is_decided_by_the_rule(path: Pa
     request = Request("GET", "/", client_ip="192.0.2.1")
     assert gate.hit(request).degraded == "closed"
     store.forget("user")
-    Limiter("500/hour", store=SharedStore(path), name="another")  # another process looks for room
+    Limiter("500/hour", store=SharedStore(path), name="another")  # another process makes room
     assert gate.hit(request).degraded == "" and gate.hit(request).remaining == 498
 
 
-def test_policies_whose_numbers_change_a_thousand_times_fill_no_zone_and_forgive_nobody(path: Path) -> None:
+def test_policies_whose_numbers_change_a_thousand_times_fill_no_zone_and_forgive_no_usage(path: Path) -> None:
     def policy(number: int) -> dict[str, Any]:
         kinds = ("fixed", "", "bucket", "log")
         rules = [
@@ -555,7 +557,7 @@ def test_policies_whose_numbers_change_a_thousand_times_fill_no_zone_and_forgive
     gates[0].hit(idle)
     for number in range(1, 1001):
         gates[0].reload(policy(number))
-        if number % 3 == 0:  # the other process is behind
+        if number % 3 == 0:  # the other process has former numbers
             gates[1].reload(policy(number))
         for gate in gates if number % 20 == 0 else ():
             decision = gate.hit(busy)
@@ -568,7 +570,7 @@ def test_policies_whose_numbers_change_a_thousand_times_fill_no_zone_and_forgive
     assert min(used.values()) == 100, used
 
 
-def test_all_who_share_a_zone_share_its_clock(path: Path) -> None:
+def test_all_processes_of_a_zone_share_its_clock(path: Path) -> None:
     store, other = SharedStore(path, size=SIZE), SharedStore(path)
     moments = [store.clock.now_us(), other.clock.now_us(), store.clock.now_us()]
     assert moments == sorted(moments) and moments[-1] - moments[0] < 60_000_000
@@ -579,10 +581,10 @@ def test_threads_of_one_process_share_a_zone_exactly() -> None:
     limiter = Limiter("1000/hour; 900/hour log", store=make_zone())
     passed = []
 
-    def ask() -> None:
+    def hit_user() -> None:
         passed.append(sum(limiter.hit("user").allowed for _ in range(400)))
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads = [threading.Thread(target=hit_user) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -597,22 +599,22 @@ def test_a_file_system_that_is_not_known_to_be_local_is_refused(path: str) -> No
 
 
 def test_processes_of_another_pid_namespace_are_refused(path: Path) -> None:
-    """Their numbers are not ours, and the kernel tells the death of a lock's holder by its number."""
+    """Process numbers differ between namespaces, and the kernel finds the dead holder of a lock by its number."""
     store = SharedStore(path, size=SIZE)
     enter = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*enter, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("this user may not make a PID namespace")
     program = "import sys; from headgate import SharedStore; print(SharedStore(sys.argv[1]).info()['size'])"
-    ask = [*enter, sys.executable, "-c", program, str(path)]
-    outputs = subprocess.run(ask, check=False, capture_output=True, text=True)
-    assert "is used by processes of another PID namespace, such as another container" in outputs.stderr
+    command = [*enter, sys.executable, "-c", program, str(path)]
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "is used by processes of another PID namespace, such as another container" in result.stderr
     del store
-    assert subprocess.run(ask, capture_output=True, text=True, check=True).stdout == f"{SIZE}\n"
-    assert SharedStore(path).info()["size"] == SIZE  # nobody of theirs is left
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{SIZE}\n"
+    assert SharedStore(path).info()["size"] == SIZE  # no process of the other namespace is left
 
 
 @pytest.mark.parametrize("missing", ["_BOOT_ID", "_PID_NAMESPACE"])
-def test_without_proc_the_store_says_so(path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_without_proc_the_store_raises_an_error(path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     from headgate.stores.shared import zone_file
 
     monkeypatch.setattr(zone_file, missing, path.with_name("nothing"))
@@ -626,7 +628,7 @@ def test_a_zone_needs_no_descriptor_of_its_own(path: Path) -> None:
     store = SharedStore(path, size=SIZE)
     assert names(Path("/proc/self/fd")) == before
     with path.open("r+b") as other, pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # and yet it is seen to be in use
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the file is still seen to be in use
     del store
     with path.open("r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

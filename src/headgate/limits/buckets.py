@@ -41,13 +41,13 @@ class _Bucket(Limit):
         of: str = REQUESTS,
     ) -> None:
         of = read_unit(self, of)
-        most = read_count(self, "capacity", capacity, least=0, of=of)
-        flow = read_count(self, "refill", refill, least=1, of=of)
+        capacity_units = read_count(self, "capacity", capacity, least=0, of=of)
+        refill_units = read_count(self, "refill", refill, least=1, of=of)
         period_us = read_period_us(self, period, period_us)
-        compiled = self._compiled(most, flow, period_us)
+        compiled = self._compiled(capacity_units, refill_units, period_us)
         if compiled is None:
-            raise too_fine(self._with_counts(*self._nearest(most, flow, period_us), period_us, of))
-        set_fields(self, capacity=most, refill=flow, period_us=period_us, compiled=compiled, of=of)
+            raise too_fine(self._with_counts(*self._nearest(capacity_units, refill_units, period_us), period_us, of))
+        set_fields(self, capacity=capacity_units, refill=refill_units, period_us=period_us, compiled=compiled, of=of)
 
     def _with_counts(self, capacity: int, refill: int, period_us: int, of: str) -> Limit:
         """A limit of this class with counts in integers of its unit."""
@@ -183,14 +183,14 @@ class LeakyQueue(Limit):
         of: str = REQUESTS,
     ) -> None:
         of = read_unit(self, of)
-        waiting = read_count(self, "queue", queue, least=0, of=of)
-        flow = read_count(self, "refill", refill, least=1, of=of)
+        queue_units = read_count(self, "queue", queue, least=0, of=of)
+        refill_units = read_count(self, "refill", refill, least=1, of=of)
         period_us = read_period_us(self, period, period_us)
-        compiled = compile_bucket(self.algorithm, waiting + 1, flow, period_us)
+        compiled = compile_bucket(self.algorithm, queue_units + 1, refill_units, period_us)
         if compiled is None:
-            near_capacity, near_flow = nearest_bucket(waiting + 1, flow, period_us)
-            raise too_fine(self._with_counts(near_capacity - 1, near_flow, period_us, of))
-        set_fields(self, queue=waiting, refill=flow, period_us=period_us, compiled=compiled, of=of)
+            near_capacity, near_refill = nearest_bucket(queue_units + 1, refill_units, period_us)
+            raise too_fine(self._with_counts(near_capacity - 1, near_refill, period_us, of))
+        set_fields(self, queue=queue_units, refill=refill_units, period_us=period_us, compiled=compiled, of=of)
 
     def _with_counts(self, queue: int, refill: int, period_us: int, of: str) -> Limit:
         """A queue with counts in integers of its unit."""

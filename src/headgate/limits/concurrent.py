@@ -22,8 +22,8 @@ class Concurrent(Limit):
 
     def __init__(self, *, limit: Amount, of: str = REQUESTS) -> None:
         of = read_unit(self, of)
-        most = read_count(self, "limit", limit, least=0, of=of)
-        set_fields(self, limit=most, of=of, compiled=CompiledLimit(self.algorithm, 1, most, 1))
+        count = read_count(self, "limit", limit, least=0, of=of)
+        set_fields(self, limit=count, of=of, compiled=CompiledLimit(self.algorithm, 1, count, 1))
 
     @property
     def quota(self) -> int:

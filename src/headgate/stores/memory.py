@@ -59,7 +59,7 @@ class MemoryStore(Store):
         if on_full not in ON_FULL:
             raise ConfigError(f"on_full is one of {', '.join(ON_FULL)}, not {on_full!r}")
         entries = max_keys * _LOG_ENTRIES_PER_KEY if max_log_entries is None else max_log_entries
-        self.max_log_entries = _bound("max_log_entries", entries, most=MOST_KEYS * _LOG_ENTRIES_PER_KEY)
+        self.max_log_entries = _bound("max_log_entries", entries, maximum=MOST_KEYS * _LOG_ENTRIES_PER_KEY)
         self._table = self._new_table()
 
     @property
@@ -121,10 +121,10 @@ def _core(choice: str | None) -> str:
     return choice
 
 
-def _bound(name: str, value: object, *, most: int = MOST_KEYS) -> int:
+def _bound(name: str, value: object, *, maximum: int = MOST_KEYS) -> int:
     number = whole_number(value)
     if number is None:
         raise ConfigError(f"{name} is a whole number, not {value!r}")
-    if not 1 <= number <= most:
-        raise ConfigError(f"{name} is in [1, {most}], not {brief_number(number)}")
+    if not 1 <= number <= maximum:
+        raise ConfigError(f"{name} is in [1, {maximum}], not {brief_number(number)}")
     return number

@@ -77,10 +77,10 @@ class HoldRecord:
 
 
 class HoldRecords:
-    """All holds of a table, with at most `most` parts."""
+    """All holds of a table, with at most `max_parts` parts."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_parts: int) -> None:
+        self._max_parts = max_parts
         self._by_digest: dict[bytes, HoldRecord] = {}
         self._by_number: dict[int, HoldRecord] = {}
         self._keys: dict[StateKey, KeyHolds] = {}
@@ -119,13 +119,13 @@ class HoldRecords:
         if self._by_end and self._by_end[0][0] <= now_us:
             for _ in range(_EXPIRED_PER_HOLD):
                 self._drop_expired(now_us)
-        while self._weight >= self._most and self._drop_expired(now_us):
+        while self._weight >= self._max_parts and self._drop_expired(now_us):
             pass
-        while self._weight >= self._most and forget_settled and self._settled:
+        while self._weight >= self._max_parts and forget_settled and self._settled:
             record = self._by_number.get(self._settled.popleft())
             if record is not None:
                 self._forget(record)
-        if self._weight < self._most:
+        if self._weight < self._max_parts:
             return None
         return max(1, self._soonest_us() - now_us)
 
@@ -194,11 +194,11 @@ class HoldRecords:
 
     def _clean_up(self) -> None:
         """Drop references to dropped holds, before there are as many as references to others."""
-        most = 2 * len(self._by_number) + _CLEANUP_EVERY
-        if len(self._by_end) > most:
+        threshold = 2 * len(self._by_number) + _CLEANUP_EVERY
+        if len(self._by_end) > threshold:
             self._by_end = [(record.forget_us, record.number) for record in self._by_number.values()]
             heapify(self._by_end)
-        if len(self._settled) > most:
+        if len(self._settled) > threshold:
             self._settled = deque(number for number in self._settled if number in self._by_number)
 
     def _forget(self, record: HoldRecord) -> None:

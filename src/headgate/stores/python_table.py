@@ -277,14 +277,14 @@ class PythonTable:
         self._counts["evicted"] += 1
         return None
 
-    def _sweep(self, most: int, now_us: int, own_names: Sequence[StateKey]) -> tuple[int, StateKey | None]:
-        """Examine up to `most` states, from where the last sweep ended, and drop expired ones.
+    def _sweep(self, max_states: int, now_us: int, own_names: Sequence[StateKey]) -> tuple[int, StateKey | None]:
+        """Examine up to `max_states` states, from where the last sweep ended, and drop expired ones.
 
         Returns how soon the first of the others expires, and the one that resets soonest among those not blocked.
         """
         soonest_us = 0
         victim: tuple[int, StateKey] | None = None
-        for _ in range(min(most, len(self._entries))):
+        for _ in range(min(max_states, len(self._entries))):
             name, entry = next(iter(self._entries.items()))
             remaining, reset_after_us = measure_us(entry.limit, entry.state, now_us)
             if reset_after_us == 0:

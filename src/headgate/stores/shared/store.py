@@ -161,8 +161,8 @@ class SharedStore(Store):
     def check_room(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> None:
         """Raise ConfigError for more limits of one policy than the list of a zone of this size has room for."""
         missing = wanted = {(limit.scope, str(limit.limit)): limit for limit in limits}
-        most = self.info()["max_limits"]
-        for _ in range(_ROOM_ATTEMPTS if len(wanted) <= most else 0):
+        max_limits = self.info()["max_limits"]
+        for _ in range(_ROOM_ATTEMPTS if len(wanted) <= max_limits else 0):
             try:
                 for limit in missing.values():
                     self.bind((replace(limit, group=0),), clock=clock)
@@ -175,7 +175,7 @@ class SharedStore(Store):
                 return
         raise ConfigError(
             f"the store cannot keep the {len(limits)} limits of this policy: a zone of this size knows up to "
-            f"{most}, fewer where their names are long; a larger one knows more"
+            f"{max_limits}, fewer where their names are long; a larger one knows more"
         )
 
     def stats(self) -> StoreStats:
