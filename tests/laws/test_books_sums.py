@@ -1,4 +1,4 @@
-"""Books under all operations on calls: exact sums in both forms, and closed months stay unchanged."""
+"""Books under everything that can happen to calls: exact sums in both forms, and closed months stay as they were."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def entries(draw: st.DrawFn) -> Record:
 
 
 class Listed:
-    """Books in a list."""
+    """Books that are a list."""
 
     name = "a list"
 
@@ -137,7 +137,7 @@ def test_sums_are_those_of_every_call_counted_once_as_it_was_settled_first_and_c
 
 
 @given(st.lists(entries(), max_size=12), st.lists(entries(), max_size=12), st.lists(entries(), max_size=12))
-def test_a_closed_month_is_unchanged_and_changes_are_reported_later(
+def test_a_closed_month_stays_as_it_was_and_what_changes_is_told_later(
     before: list[Record], between: list[Record], after: list[Record]
 ) -> None:
     def sums_of(month: str, records: list[Record]) -> dict[str, int]:
@@ -185,12 +185,12 @@ def test_fields_of_any_kind_are_a_record_or_a_value_error(fields: dict[str, obje
 @given(st.lists(entries(), min_size=1, max_size=30))
 def test_both_forms_give_the_same_report(records: list[Record]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        reports = []
+        told = []
         for file in (JsonLinesFile(Path(folder, "b.jsonl"), daily=False), SqliteFile(Path(folder, "b.db"))):
             for start in range(0, len(records), 7):
                 file.append([file.encode(record) for record in records[start : start + 7]])
             file.close()
             books: ReadBooks = read_books(file.path)
-            reports.append(json_text(report_of([books], by=["month", "user", "model", "limit"])))
+            told.append(json_text(report_of([books], by=["month", "user", "model", "limit"])))
             books.close()
-    assert reports[0] == reports[1] == json_text(report_of([Listed(records)], by=["month", "user", "model", "limit"]))
+    assert told[0] == told[1] == json_text(report_of([Listed(records)], by=["month", "user", "model", "limit"]))

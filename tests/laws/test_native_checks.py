@@ -108,9 +108,7 @@ def test_the_door_answers_as_the_service_does_and_leaves_the_same_state(
 
 
 @given(policies(), st.lists(ASKED, min_size=1, max_size=4))
-def test_the_door_answers_as_the_service_does_on_a_shared_store_too(
-    policy: dict[str, Any], history: list[Asked]
-) -> None:
+def test_on_a_shared_store_too(policy: dict[str, Any], history: list[Asked]) -> None:
     check_alike(read_policy(policy), history, "shared")
 
 

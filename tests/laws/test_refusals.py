@@ -188,7 +188,7 @@ def test_the_store_decides_again_when_the_clock_goes_back() -> None:
     assert not store.refusals.known or min(one.since_us for one in store.refusals.known.values()) == clock.now_us()
 
 
-def test_a_bounded_number_of_refusals_is_remembered() -> None:
+def test_so_many_refusals_are_remembered_and_no_more() -> None:
     clock = ManualClock()
     remembering, _ = pair("1/hour", clock)
     store: Any = remembering.store

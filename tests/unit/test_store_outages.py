@@ -1,4 +1,4 @@
-"""Where a store does not answer, the configured choice decides, on every kind of store, wherever it is configured."""
+"""Where a store does not answer, what was written decides: on every kind of store, by whatever way it was written."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ def _plain_wsgi(environ: Any, start_response: Any) -> list[bytes]:
 
 
 class Client:
-    """Sends requests to an application of either kind."""
+    """Asks an application of either kind."""
 
     def __init__(self, kind: str, policy: Any = None, **options: Any) -> None:
         self.kind = kind
-        middleware: Any = asgi.RateLimitMiddleware if kind == "asgi" else wsgi.RateLimitMiddleware
-        self.app = middleware(_plain_asgi if kind == "asgi" else _plain_wsgi, policy, **options)
+        own: Any = asgi.RateLimitMiddleware if kind == "asgi" else wsgi.RateLimitMiddleware
+        self.app = own(_plain_asgi if kind == "asgi" else _plain_wsgi, policy, **options)
 
-    def request(self, client: str = "203.0.113.9") -> httpx.Response:
+    def ask(self, client: str = "203.0.113.9") -> httpx.Response:
         if self.kind == "wsgi":
             with httpx.Client(transport=httpx.WSGITransport(self.app, remote_addr=client)) as session:
                 return session.get("http://shop.example/")
 
-        async def request_async() -> httpx.Response:
+        async def ask() -> httpx.Response:
             async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app, client=(client, 1234))) as session:
                 return await session.get("http://shop.example/")
 
-        return asyncio.run(request_async())
+        return asyncio.run(ask())
 
 
 CHOICES = ["local", "open", "closed"]
 
 
 @pytest.fixture
-def closed_url() -> Iterator[str]:
-    """The URL of a Redis whose port is closed: it is bound, and no process listens."""
+def gone() -> Iterator[str]:
+    """A Redis whose port is closed: it is bound and nobody listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"redis://127.0.0.1:{bound.getsockname()[1]}/0"
 
 
 class DamagedZone(SharedStore):
-    """A zone whose limits always fail."""
+    """A zone that fails whatever it is asked."""
 
     def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        super().bind(limits, clock=clock)  # its list of limits is intact
+        super().bind(limits, clock=clock)  # its list of limits is whole
         return BrokenStore().bind(limits)
 
 
@@ -84,13 +84,13 @@ KINDS: dict[str, Callable[[str, Path], Any]] = {
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, closed_url: str, tmp_path: Path) -> Any:
+def store(request: pytest.FixtureRequest, gone: str, tmp_path: Path) -> Any:
     if request.param == "shared" and not can_share():
         pytest.skip("zones cannot be shared here")
-    return KINDS[request.param](closed_url, tmp_path)
+    return KINDS[request.param](gone, tmp_path)
 
 
-def status_and_choice(answer: Any) -> tuple[int, str]:
+def told_by(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.headers["X-RateLimit-Degraded"]
 
 
@@ -102,7 +102,7 @@ RULED: dict[str, Any] = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 @pytest.mark.parametrize("limits", ["limits", "keyed", "wide", "waiting", "policy"])
-def test_a_middleware_applies_its_choice_on_every_kind_of_store(
+def test_a_middleware_holds_to_its_choice_on_every_kind_of_store(
     kind: str, limits: str, choice: Any, store: Any
 ) -> None:
     kinds: dict[str, dict[str, Any]] = {
@@ -114,12 +114,12 @@ def test_a_middleware_applies_its_choice_on_every_kind_of_store(
     }
     client = Client(kind, store=store, on_store_error=choice, **kinds[limits])
     address = "2001:db8::1" if limits == "wide" else "203.0.113.9"
-    answer = client.request(client=address)
-    assert status_and_choice(answer) == (STATUS[choice], choice)
+    answer = client.ask(client=address)
+    assert told_by(answer) == (STATUS[choice], choice)
     if choice == "closed":
         assert answer.headers["Content-Type"] == "application/problem+json"
         assert answer.json()["status"] == 503
-    again = client.request(client=address)
+    again = client.ask(client=address)
     assert again.status_code == {"local": 429, "open": 200, "closed": 503}[choice]
 
 
@@ -128,33 +128,33 @@ def test_a_middleware_applies_its_choice_on_every_kind_of_store(
 @pytest.mark.parametrize("policy", ["", *CHOICES])
 @pytest.mark.parametrize("argument", ["", *CHOICES])
 @pytest.mark.parametrize("rule", ["", *CHOICES])
-def test_the_choice_of_a_rule_overrides_the_argument_that_the_policy_and_that_the_url(
-    kind: str, rule: str, argument: str, policy: str, url: str, closed_url: str
+def test_a_rule_speaks_before_the_argument_that_before_the_policy_and_that_before_the_url(
+    kind: str, rule: str, argument: str, policy: str, url: str, gone: str
 ) -> None:
-    values = {**RULED, "store": closed_url + (f"?on_error={url}" if url else "")}
+    values = {**RULED, "store": gone + (f"?on_error={url}" if url else "")}
     if policy:
         values["on_store_error"] = policy
     if rule:
         values["rules"] = [{**RULED["rules"][0], "on_store_error": rule}]
     options = {"on_store_error": argument} if argument else {}
-    expected = rule or argument or policy or url or "local"
-    assert status_and_choice(Client(kind, values, **options).request()) == (STATUS[expected], expected)
+    speaks = rule or argument or policy or url or "local"
+    assert told_by(Client(kind, values, **options).ask()) == (STATUS[speaks], speaks)
 
 
 @pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 @pytest.mark.parametrize("url", ["", *CHOICES])
 @pytest.mark.parametrize("argument", ["", *CHOICES])
-def test_for_limits_the_argument_overrides_the_url(kind: str, argument: str, url: str, closed_url: str) -> None:
+def test_for_limits_the_argument_speaks_before_the_url(kind: str, argument: str, url: str, gone: str) -> None:
     options: dict[str, Any] = {"on_store_error": argument} if argument else {}
-    client = Client(kind, limits="1/minute", store=closed_url + (f"?on_error={url}" if url else ""), **options)
-    expected = argument or url or "local"
-    assert status_and_choice(client.request()) == (STATUS[expected], expected)
+    client = Client(kind, limits="1/minute", store=gone + (f"?on_error={url}" if url else ""), **options)
+    speaks = argument or url or "local"
+    assert told_by(client.ask()) == (STATUS[speaks], speaks)
 
 
 @pytest.mark.parametrize("choice", ["", *CHOICES])
 @pytest.mark.parametrize("written", ["rule", "policy", "argument"])
 @pytest.mark.parametrize("colour", ["thread", "loop"])
-def test_a_gate_applies_the_configured_choice_on_every_kind_of_store(
+def test_a_gate_holds_to_what_was_written_on_every_kind_of_store(
     colour: str, written: str, choice: Any, store: Any
 ) -> None:
     values: dict[str, Any] = dict(RULED)
@@ -180,22 +180,19 @@ def test_a_gate_applies_the_configured_choice_on_every_kind_of_store(
     assert decision.allowed == (choice != "closed")
 
 
-def test_an_existing_gate_has_its_own_choice(closed_url: str) -> None:
-    with (
-        Gate(RULED, store=closed_url) as gate,
-        pytest.raises(ConfigError, match="on_store_error goes with a policy; a gate"),
-    ):
+def test_a_gate_that_is_at_hand_has_its_own_choice(gone: str) -> None:
+    with Gate(RULED, store=gone) as gate, pytest.raises(ConfigError, match="on_store_error goes with a policy; a gate"):
         wsgi.RateLimitMiddleware(lambda environ, start_response: [], gate, on_store_error="closed")
 
 
-def test_a_reload_keeps_the_choice_of_the_argument(closed_url: str) -> None:
-    with Gate(RULED, store=closed_url, on_store_error="closed") as gate:
+def test_a_reload_keeps_the_choice_of_the_argument(gone: str) -> None:
+    with Gate(RULED, store=gone, on_store_error="closed") as gate:
         gate.reload({**RULED, "on_store_error": "open"})
         assert gate.hit(Request(client_ip="203.0.113.9")).degraded == "closed"
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_a_limiter_applies_its_choice_on_every_kind_of_store(choice: Any, store: Any) -> None:
+def test_a_limiter_holds_to_its_choice_on_every_kind_of_store(choice: Any, store: Any) -> None:
     limiter = Limiter("1/minute", store=store, on_store_error=choice)
     decisions = [limiter.peek("a"), limiter.hit("a"), limiter.hit_many(["b"])[0], limiter.acquire("c", timeout=9)]
     assert [decision.degraded for decision in decisions] == [choice] * 4
@@ -203,27 +200,23 @@ def test_a_limiter_applies_its_choice_on_every_kind_of_store(choice: Any, store:
     assert limiter.hit("a").allowed == (choice == "open")
 
     async def on_loop() -> Any:
-        limiter_on_loop = AsyncLimiter("1/minute", store=store, on_store_error=choice)
-        decisions_on_loop = [
-            await limiter_on_loop.hit("d"),
-            await limiter_on_loop.peek("e"),
-            await limiter_on_loop.acquire("f", timeout=9),
-        ]
-        return decisions_on_loop, await limiter_on_loop.hit_many(["g"])
+        own = AsyncLimiter("1/minute", store=store, on_store_error=choice)
+        decided = [await own.hit("d"), await own.peek("e"), await own.acquire("f", timeout=9)]
+        return decided, await own.hit_many(["g"])
 
     decisions, many = asyncio.run(on_loop())
     assert [decision.degraded for decision in [*decisions, many[0]]] == [choice] * 4
 
 
-def test_a_limiter_without_a_choice_on_a_store_without_a_guard_raises(closed_url: str) -> None:
+def test_a_limiter_without_a_choice_on_a_store_without_a_guard_raises(gone: str) -> None:
     with pytest.raises(StoreError):
-        Limiter("1/minute", store=RedisStore(closed_url)).hit("a")
+        Limiter("1/minute", store=RedisStore(gone)).hit("a")
     with pytest.raises(ConfigError, match="on_store_error is one of local, open, closed, not 'shut'"):
         Limiter("1/minute", on_store_error="shut")  # type: ignore[arg-type]
 
 
 class _Wire:
-    """Sends nothing, and counts the calls."""
+    """Sends nothing, and notes it."""
 
     errors: tuple[type[Exception], ...] = ()
     sent = 0
@@ -248,10 +241,10 @@ class _Wire:
 
 
 @pytest.mark.parametrize("choice", ["", *CHOICES])
-@pytest.mark.parametrize("kind_of_limits", ["limits", "limiter"])
-def test_a_client_applies_its_choice_on_every_kind_of_store(kind_of_limits: str, choice: Any, store: Any) -> None:
-    limits: Any = "1/minute" if kind_of_limits == "limits" else Limiter("1/minute", store=store)
-    options: dict[str, Any] = {"store": store} if kind_of_limits == "limits" else {}
+@pytest.mark.parametrize("given", ["limits", "limiter"])
+def test_a_client_holds_to_its_choice_on_every_kind_of_store(given: str, choice: Any, store: Any) -> None:
+    limits: Any = "1/minute" if given == "limits" else Limiter("1/minute", store=store)
+    options: dict[str, Any] = {"store": store} if given == "limits" else {}
     if choice:
         options["on_store_error"] = choice
     sender = Sender(limits, options, asynchronous=False)  # type: ignore[arg-type]
@@ -265,19 +258,19 @@ def test_a_client_applies_its_choice_on_every_kind_of_store(kind_of_limits: str,
     assert wire.sent == (choice != "closed")
 
 
-def test_the_choice_of_a_limiter_overrides_that_of_a_client(closed_url: str) -> None:
-    limiter = Limiter("1/minute", store=closed_url, on_store_error="open")
-    limiter_of_client = read_options(limiter, {"on_store_error": "closed"}, asynchronous=False).limiter
-    assert limiter_of_client is limiter
+def test_the_choice_of_a_limiter_speaks_before_that_of_a_client(gone: str) -> None:
+    limiter = Limiter("1/minute", store=gone, on_store_error="open")
+    told = read_options(limiter, {"on_store_error": "closed"}, asynchronous=False).limiter
+    assert told is limiter
 
 
-def test_a_shared_zone_decides_natively_with_any_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_zone_is_asked_natively_whatever_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not can_share():
         pytest.skip("zones cannot be shared here")
     store = SharedStore(str(tmp_path / "zone"), size=1 << 20)
     for choice in ("open", "closed"):
         middleware = asgi.RateLimitMiddleware(httpx.Client, limits="1/minute", store=store, on_store_error=choice)  # type: ignore[arg-type]
         natively: Any = middleware._enforcer.natively
-        monkeypatch.setattr(FallbackLimits, "decide", lambda *arguments: pytest.fail("the Python limits decide"))
+        monkeypatch.setattr(FallbackLimits, "decide", lambda *told: pytest.fail("the limits of Python are asked"))
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
         assert natively(scope, print) is not None
