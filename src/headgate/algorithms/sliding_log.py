@@ -27,10 +27,10 @@ def roll(limit: CompiledLimit, state: State | None, now: int) -> State:
         state = tuple((time - last + now, cost) for time, cost in state)
         last = now
     border = max(now, last) - limit.period
-    gone = 0
-    while gone < len(state) and state[gone][0] <= border:
-        gone += 1
-    return state[gone:]
+    expired = 0
+    while expired < len(state) and state[expired][0] <= border:
+        expired += 1
+    return state[expired:]
 
 
 def admit(limit: CompiledLimit, state: State, now: int, cost: int) -> int | None:
