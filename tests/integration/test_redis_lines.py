@@ -49,7 +49,7 @@ def store_at(url: str, own: str, *, only_messages: bool = True) -> RedisStore:
     """A store like that of another process; with `only_messages` only a message wakes its callers in time."""
     store = RedisStore(f"{url}?timeout=10s", prefix=own)
     if only_messages:
-        store.turns.keep_us, store.turns.alive_ms = NEVER_US, 600_000
+        store.turns.keepalive_us, store.turns.alive_ms = NEVER_US, 600_000
     return store
 
 
@@ -61,7 +61,7 @@ def in_line(limiter: Limiter | AsyncLimiter) -> int:
 
 
 def listening(store: Any) -> bool:
-    hears: bool = store.turns.hears
+    hears: bool = store.turns.receives_calls
     return hears
 
 
@@ -203,7 +203,7 @@ def test_a_client_that_cannot_listen_notices_at_once_what_its_own_process_frees(
         else:
             mine = redis.asyncio.Redis(port=servers.port, max_connections=1)
         store = RedisStore(mine, prefix=prefix())
-        store.turns.keep_us, store.turns.alive_ms = NEVER_US, 600_000
+        store.turns.keepalive_us, store.turns.alive_ms = NEVER_US, 600_000
         limiter = AsyncLimiter("1 concurrent", store=store)
         held = await limiter.acquire("key", timeout=LONG_S, lease=LONG_S)
         tasks = {asyncio.create_task(_held(limiter.acquire("key", timeout=LONG_S, lease=LONG_S))) for _ in range(3)}
@@ -254,7 +254,7 @@ def test_a_lost_message_delays_its_caller_only_briefly(server: Server) -> None:
     own = prefix()
     first, deaf = (Limiter("1 concurrent", store=store_at(server.url, own), name="jobs") for _ in range(2))
     deaf.store.turns._client = None  # type: ignore[attr-defined]
-    deaf.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    deaf.store.turns.keepalive_us = 100_000  # type: ignore[attr-defined]
     held = first.reserve("key", lease=LONG_S)
     with in_thread(lambda: deaf.acquire("key", timeout=LONG_S, lease=LONG_S)) as decisions:
         until(lambda: in_line(first) == 1)
@@ -271,7 +271,7 @@ def test_tickets_of_a_dead_process_are_skipped(server: Server) -> None:
     own = prefix()
     dead, alive = (Limiter("9/second bucket", store=store_at(server.url, own), name="jobs") for _ in range(2))
     dead.store.turns.alive_ms = 700  # type: ignore[attr-defined]
-    alive.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    alive.store.turns.keepalive_us = 100_000  # type: ignore[attr-defined]
     line = dead.bound.line
     for number in range(3):
         ticket = Ticket((1,))
@@ -288,7 +288,7 @@ def test_tickets_of_a_dead_process_are_skipped(server: Server) -> None:
 def test_a_process_that_died_before_the_servers_clock_went_back_does_not_block_the_line(server: Server) -> None:
     own = prefix()
     dead, alive = (Limiter("9/second bucket", store=store_at(server.url, own), name="jobs") for _ in range(2))
-    alive.store.turns.keep_us, alive.store.turns.alive_ms = 50_000, 100  # type: ignore[attr-defined]
+    alive.store.turns.keepalive_us, alive.store.turns.alive_ms = 50_000, 100  # type: ignore[attr-defined]
     line, ticket = dead.bound.line, Ticket((1,))
     place = line.place(("key",))
     line.turns.add(ticket)
@@ -303,7 +303,7 @@ def test_a_process_that_died_before_the_servers_clock_went_back_does_not_block_t
 def test_a_ticket_that_was_skipped_while_its_process_was_stopped_joins_again(server: Server) -> None:
     own = prefix()
     limiter = Limiter("1 concurrent", store=store_at(server.url, own, only_messages=False), name="jobs")
-    limiter.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    limiter.store.turns.keepalive_us = 100_000  # type: ignore[attr-defined]
     held = limiter.reserve("key", lease=LONG_S)
     with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as decisions:
         until(lambda: in_line(limiter) == 1)
@@ -317,7 +317,7 @@ def test_a_ticket_that_was_skipped_while_its_process_was_stopped_joins_again(ser
 def test_the_first_caller_joins_again_where_the_server_has_lost_all_states(server: Server, text: str) -> None:
     own = prefix()
     limiter = Limiter(text, store=store_at(server.url, own, only_messages=False), name="jobs")
-    limiter.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    limiter.store.turns.keepalive_us = 100_000  # type: ignore[attr-defined]
     assert limiter.reserve("key", lease=LONG_S)
     with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as decisions:
         until(lambda: in_line(limiter) == 1)
@@ -408,7 +408,7 @@ def test_clients_that_the_caller_made_receive_the_calls_to_tickets(server: Serve
     own, where = prefix(), {"host": "127.0.0.1", "port": server.port, "decode_responses": decodes}
     client = redis.Redis(**where)  # type: ignore[arg-type]
     store = RedisStore(client, prefix=own)
-    store.turns.keep_us = NEVER_US
+    store.turns.keepalive_us = NEVER_US
     limiter = Limiter("1 concurrent", store=store, name="jobs")
     held = limiter.reserve("key", lease=LONG_S)
     with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as decisions:
@@ -419,7 +419,7 @@ def test_clients_that_the_caller_made_receive_the_calls_to_tickets(server: Serve
     async def main() -> None:
         mine = redis.asyncio.Redis(**where)  # type: ignore[arg-type]
         other = RedisStore(mine, prefix=own)
-        other.turns.keep_us = NEVER_US
+        other.turns.keepalive_us = NEVER_US
         waiting = AsyncLimiter("1 concurrent", store=other, name="jobs")
         again = await waiting.reserve("key", lease=LONG_S)
         task = asyncio.create_task(_held(waiting.acquire("key", timeout=LONG_S, lease=LONG_S)))
@@ -455,7 +455,7 @@ def test_a_client_of_one_connection_waits_without_receiving_messages(server: Ser
 def test_an_outage_sends_callers_to_the_line_of_their_process(colour: str) -> None:
     with single() as server:
         inner = RedisStore(f"{server.url}?timeout=1s", prefix=prefix())
-        inner.turns.keep_us = 100_000
+        inner.turns.keepalive_us = 100_000
         store = GuardedStore(inner, on_error="local")
         Limiter("2/hour", store=store).hit("key", 2)
         if colour == "threads":
@@ -510,7 +510,7 @@ def test_the_rights_in_the_docs_suffice_to_wait(server: Server) -> None:
 def test_without_a_guard_an_outage_is_an_error_of_the_caller() -> None:
     with single() as server:
         store = RedisStore(f"{server.url}?timeout=1s", prefix=prefix())
-        store.turns.keep_us = 100_000
+        store.turns.keepalive_us = 100_000
         limiter = Limiter("2/hour", store=store)
         limiter.hit("key", 2)
 
@@ -529,7 +529,7 @@ def test_without_a_guard_an_outage_is_an_error_of_the_caller() -> None:
 
 def test_the_line_moves_on_with_a_new_primary(watched: Sentinels) -> None:
     limiter = Limiter("1 concurrent", store=store_at(watched.url, prefix(), only_messages=False), name="jobs")
-    limiter.store.turns.keep_us = 200_000  # type: ignore[attr-defined]
+    limiter.store.turns.keepalive_us = 200_000  # type: ignore[attr-defined]
     answers: list[Any] = []
 
     def wait() -> None:

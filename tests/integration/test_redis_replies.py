@@ -519,8 +519,8 @@ def test_a_settlement_that_cannot_be_sent_blocks_no_other(server: Server) -> Non
         ]
         client.set(name, client.get(name)[:16] + struct.pack("<d", INF) + client.get(name)[24:32] + b"\xff" * 60)
         for held in (damaged, sound):
-            store.kept.add(held.id, (0,), None, None)  # as in an outage
-        store.kept.close()
+            store.pending_settlements.add(held.id, (0,), None, None)  # as in an outage
+        store.pending_settlements.close()
         assert (store.stats().sent_later, store.stats().lost) == (1, 1)
         assert limiter.peek("sound", 0).remaining == 5
     client.close()

@@ -78,5 +78,5 @@ def test_a_store_that_goes_and_comes_back_is_two_events() -> None:
     Service(AsyncGate(POLICY, store=store)).events.subscribe(recorder)
     for _ in range(FAILURES + 1):
         store.breaker.failed(StoreTimeout("no answer within 50 ms"))
-    store.breaker._is_back()
+    store.breaker._enter_half_open()
     assert recorder.events == [StoreDegraded("no answer within 50 ms"), StoreRecovered()]

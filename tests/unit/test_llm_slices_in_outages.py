@@ -63,7 +63,7 @@ def test_a_stream_whose_store_goes_away_is_cut_only_where_a_rule_is_closed_then(
         passed = len(list(call.stream(chunks(goes_away))))
     assert (call.was_cut, passed == WORDS) == (not goes_on, goes_on)
     remote.up = True
-    guarded.kept.send_in_thread()
+    guarded.pending_settlements.send_in_thread()
 
 
 def test_a_stream_that_began_open_is_not_cut_for_a_slice_that_nothing_can_hold(guarded: GuardedStore) -> None:

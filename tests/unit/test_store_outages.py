@@ -18,7 +18,7 @@ from headgate.http import asgi, wsgi
 from headgate.http.client.calls import Sender
 from headgate.http.client.calls import run as run_call
 from headgate.http.client.options import read_options
-from headgate.stores.guard.rescued import RescuedLimits
+from headgate.stores.guard.fallback_limits import FallbackLimits
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.redis.store import RedisStore
 from headgate.stores.shared.store import SharedStore, can_share
@@ -271,6 +271,6 @@ def test_a_shared_zone_is_asked_natively_whatever_was_chosen(tmp_path: Path, mon
     for choice in ("open", "closed"):
         middleware = asgi.RateLimitMiddleware(httpx.Client, limits="1/minute", store=store, on_store_error=choice)  # type: ignore[arg-type]
         natively: Any = middleware._enforcer.natively
-        monkeypatch.setattr(RescuedLimits, "decide", lambda *told: pytest.fail("the limits of Python are asked"))
+        monkeypatch.setattr(FallbackLimits, "decide", lambda *told: pytest.fail("the limits of Python are asked"))
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
         assert natively(scope, print) is not None

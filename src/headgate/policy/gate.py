@@ -35,9 +35,9 @@ from headgate.policy.rule_waits import RuleWaits
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.policy.subject import Subject
 from headgate.reservation import AsyncReservation, Reservation, reserved_or_given_back
-from headgate.stores.guard.choice import answering, rescue_of, rescued
+from headgate.stores.guard.choice import fallback_state_of, guarded, with_fallback
+from headgate.stores.guard.deferred_limits import bind_or_defer
 from headgate.stores.guard.fallback import check_on_store_error
-from headgate.stores.guard.late_limits import bound_or_late
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import Store, StoreStats, warm_up, warm_up_async
 from headgate.stores.url import store_of
@@ -112,11 +112,11 @@ class _BoundPolicy:
         compiled = read_policy(policy)
         chosen = compiled.store if store is None else store
         self.store = store_of(chosen)
-        self._answering = answering(self.store)
+        self._guarded_store = guarded(self.store)
         self._waiting_clock = self._clock or self.store.clock
         self._waits = RuleWaits(self.store, self._waiting_clock)
         self._lines_of_holds = LinesOfHolds(self._waits.lines)
-        self._rescue = rescue_of(self.store)
+        self._fallback_state = fallback_state_of(self.store)
         self._settles: Any = None
         self._calls: Any = None
         check_holds(compiled, self._bind)
@@ -136,9 +136,9 @@ class _BoundPolicy:
         return self._resolver.policy
 
     @property
-    def answering(self) -> Store:
+    def guarded_store(self) -> Store:
         """The store behind its guard, which decides while the store does not answer."""
-        return self._answering
+        return self._guarded_store
 
     @property
     def clock(self) -> Clock | None:
@@ -224,17 +224,17 @@ class _BoundPolicy:
         return (self._calls.hit if commit else self._calls.peek)(request, cost, ruleset=ruleset)
 
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
-        return rescued(self.store, self._bound(limits), limits, self._clock, rescue=self._rescue)
+        return with_fallback(self.store, self._bound(limits), limits, self._clock, state=self._fallback_state)
 
     def _bound(self, limits: tuple[NamedLimit, ...]) -> Any:
         """The limits bound to the store; if that fails now, it is tried again on each call of the limits."""
         bind = partial(self._bind_to, limits, clock=self._clock)
-        return bound_or_late(bind) if self.store.failure == "in parts" else bind()
+        return bind_or_defer(bind) if self.store.failure == "in parts" else bind()
 
     @property
     def _bind_to(self) -> Callable[..., Any]:
         """The function that binds limits to the store, in this colour."""
-        return self._answering.bind
+        return self._guarded_store.bind
 
     def id_of(self, request: Subject, id: str | bytes, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> str:
         """The whole id of the hold of this name for a request, whether it exists or not; makes no call of the store.
@@ -283,14 +283,14 @@ class _BoundPolicy:
 
     def stats(self) -> StoreStats:
         """The statistics of the store."""
-        return self._answering.stats()
+        return self._guarded_store.stats()
 
     def watch_store(self, listener: Callable[[Exception | None], object]) -> None:
         """Call a listener with an error when the store stops answering, and with None when it answers again.
 
         It may be called on any thread. A store in the memory of this process always answers.
         """
-        breaker = self._answering.breaker
+        breaker = self._guarded_store.breaker
         if breaker is not None:
             breaker.listeners.append(listener)
 
@@ -299,8 +299,8 @@ class _BoundPolicy:
 
         Its arguments are the number that is kept now, and the numbers just sent and just lost. Called on any thread.
         """
-        if isinstance(self._answering, GuardedStore):
-            self._answering.kept.listeners.append(listener)
+        if isinstance(self._guarded_store, GuardedStore):
+            self._guarded_store.pending_settlements.listeners.append(listener)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.policy.namespace!r}, store={self.store!r})"
@@ -429,8 +429,8 @@ class Gate(_BoundPolicy, GateAcquiring):
 
     def close(self) -> None:
         """Close the store."""
-        self._rescue.kept.close()
-        self._answering.close()
+        self._fallback_state.pending_settlements.close()
+        self._guarded_store.close()
 
     def __enter__(self) -> Gate:
         return self
@@ -449,7 +449,7 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     @property
     def _bind_to(self) -> Callable[..., Any]:
-        return self._answering.bind_async
+        return self._guarded_store.bind_async
 
     async def hit(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.hit`."""
@@ -533,8 +533,8 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     async def close(self) -> None:
         """Close the store."""
-        self._rescue.kept.close()
-        await self._answering.aclose()
+        self._fallback_state.pending_settlements.close()
+        await self._guarded_store.aclose()
 
     async def __aenter__(self) -> AsyncGate:
         return self

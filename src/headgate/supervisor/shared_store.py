@@ -5,7 +5,7 @@ from __future__ import annotations
 from headgate.errors import ConfigError
 from headgate.policy.compiled import Policy
 from headgate.policy.store_fit import check_fit, check_holds
-from headgate.stores.guard.choice import rescued
+from headgate.stores.guard.choice import with_fallback
 from headgate.stores.protocol import Store
 from headgate.stores.shared.store import default_zone_url
 from headgate.stores.url import open_store
@@ -27,7 +27,7 @@ def open_shared(policy: Policy, url: str | None, *, shown: str, workers: int) ->
                 f"{place}: memory counts for each process alone, so {workers} workers would let {workers} times as "
                 "much pass; name a shared:// store, or leave it out to get one"
             )
-        check_holds(policy, lambda limits: rescued(store, store.bind(limits), limits, None))
+        check_holds(policy, lambda limits: with_fallback(store, store.bind(limits), limits, None))
         check_fit(policy, store)
     except BaseException:
         store.close()

@@ -277,7 +277,7 @@ class _AsyncPerformer(_Performer):
 
 def _attempt_if_no_line(step: AttemptIfNoLine) -> Any:
     attempt = step.attempt
-    return step.ask(attempt, None) if isinstance(attempt, Operation) else step.ask(attempt.operation, attempt.hold)
+    return step.call(attempt, None) if isinstance(attempt, Operation) else step.call(attempt.operation, attempt.hold)
 
 
 def _stand(ticket: Ticket, seconds: float, departure: Departure | None = None) -> None:

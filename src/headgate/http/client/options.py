@@ -151,7 +151,7 @@ def _limiter(limits: ClientLimits, options: Options, *, asynchronous: bool) -> L
         for name in ("store", "name"):
             if name in options:
                 raise ConfigError(f"{name} goes with limits; a limiter has its own")
-        return limits.told(choice) if choice is not None else limits
+        return limits.with_on_store_error(choice) if choice is not None else limits
     if not isinstance(limits, str | Limit | Sequence):
         raise ConfigError(f"limits are text, limit values, a limiter or None, not {limits!r}")
     store, name = options.get("store", "memory://"), options.get("name", "")

@@ -16,7 +16,7 @@ from headgate.errors import ConfigError
 from headgate.keys import Key
 from headgate.limits import Limit, units_of
 from headgate.operation import Operation, Receipt
-from headgate.stores.guard.choice import rescued
+from headgate.stores.guard.choice import with_fallback
 from headgate.stores.protocol import Store
 from headgate.units import LARGEST
 
@@ -57,7 +57,7 @@ class WideLimiter:
             ),
         )
         bound: Any = (store.bind_async if asynchronous else store.bind)(definitions, clock=clock)
-        self._bound = rescued(store, bound, definitions, clock) if on_store_error else bound
+        self._bound = with_fallback(store, bound, definitions, clock) if on_store_error else bound
 
     def hit(self, keys: tuple[Key, Key], cost: Cost) -> Any:
         """Decide and charge; awaitable where the store waits for I/O on an event loop."""

@@ -36,9 +36,9 @@ from headgate.limits import check_rates
 from headgate.policy.client_address import UNIX
 from headgate.policy.gate import native_gate
 from headgate.policy.request import Repeated, Request
-from headgate.stores.guard.choice import answering
+from headgate.stores.guard.choice import guarded
 from headgate.stores.guard.fallback import check_on_store_error
-from headgate.stores.guard.rescued import RescuedLimits
+from headgate.stores.guard.fallback_limits import FallbackLimits
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
 from headgate.waiting.departure import ClientLeft, Departure
@@ -100,7 +100,7 @@ class RequestLimits:
         self._store: Any = store if self.owned is None else self.owned
         self._on_store_error: OnStoreError | Literal[""] = check_on_store_error(options.get("on_store_error"))
         # All limiters of the store share its guard.
-        self._answering = answering(self._store) if self._on_store_error else self._store
+        self._guarded_store = guarded(self._store) if self._on_store_error else self._store
         self._limiters: dict[Any, Any] = {}
         self._holding: set[int] = set()
         """The limiters of what is in flight, by `id`."""
@@ -193,7 +193,7 @@ class RequestLimits:
         if self._one is None or not self._is_data or not self._one.counted.is_plain or type(self._cost) is not int:
             return None
         bound = self._one.bound
-        if isinstance(bound, RescuedLimits) and self._on_store_error != "local":
+        if isinstance(bound, FallbackLimits) and self._on_store_error != "local":
             bound = bound.bound  # it raises StoreError, and the skin knows what was chosen
         rule = PlainRule(bound, self._one.definitions, self._address, within=self._routed)
         gate = native_gate(rule, self._store)
@@ -425,7 +425,7 @@ class RequestLimits:
             limiter = WideLimiter(
                 self._limiter(limits).limits,
                 self._wide[1],
-                store=self._answering,
+                store=self._guarded_store,
                 name=self._name,
                 shadow=self._shadow,
                 clock=self._own_clock,
@@ -436,7 +436,7 @@ class RequestLimits:
             kind = AsyncLimiter if self._asynchronous else Limiter
             limiter = kind(
                 limits,
-                store=self._answering,
+                store=self._guarded_store,
                 name=self._name,
                 clock=self._own_clock,
                 shadow=self._shadow,

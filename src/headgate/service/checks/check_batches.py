@@ -79,7 +79,7 @@ class CheckBatches:
             if not self._is_taking:
                 self._decide_all(self._queue.take_more(MOST_IN_A_BATCH))
 
-        guarded: Any = self._gate.answering
+        guarded: Any = self._gate.guarded_store
         try:
             guarded.decide_batch(batch, self._gate.clock, _failure, done)
         except Exception as error:  # before anything was asked: what was begun tells of its own errors

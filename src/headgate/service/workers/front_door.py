@@ -78,7 +78,7 @@ class FrontDoor:
         assert core.native is not None
         self._tally = core.native.CheckTally()
         self._decisions = TallyReader(self._tally)
-        self._batches = CheckBatches(service.gate) if service.gate.answering.decides_batches else None
+        self._batches = CheckBatches(service.gate) if service.gate.guarded_store.decides_batches else None
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()

@@ -37,7 +37,7 @@ class RedisLine:
     """The lines of the keys of some limits; each method returns its result, on an event loop an awaitable of it."""
 
     is_waited_for = None
-    """Looking for a line is no call of its own: `ask` does it on the way."""
+    """Looking for a line is no call of its own: `decide_if_no_line` does it on the way."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RedisLine:
         }
         return LinePlace((line, line + b"+", *sorted(freed_lines)))
 
-    def ask(self, place: LinePlace, operation: Operation, hold: Hold | None) -> Any:
+    def decide_if_no_line(self, place: LinePlace, operation: Operation, hold: Hold | None) -> Any:
         """Decide an operation, or hold its charge; None, without a charge, where callers wait in line."""
         if hold is None:
             return self._drive(_unless_line_exists(self._commands.decide(operation, self._clock), place))

@@ -40,7 +40,7 @@ class Turns:
         self._caller_client: Any = caller_client
         self._client = new_client
         self._reset()
-        self.keep_us = KEEP_S * 1_000_000
+        self.keepalive_us = KEEP_S * 1_000_000
         self.alive_ms = ALIVE_S * 1_000
         register_for_forks(self)
 
@@ -56,7 +56,7 @@ class Turns:
         self._listening = False
         self._task: asyncio.Task[None] | None = None
         self._was_logged = False
-        self.hears = False
+        self.receives_calls = False
         """Whether messages are received now."""
 
     def add(self, ticket: Ticket) -> None:
@@ -105,7 +105,7 @@ class Turns:
         """Stop listening where no ticket is left; return whether it has stopped."""
         with self._lock:
             self._listening = bool(self._tickets)
-            self.hears = self.hears and self._listening
+            self.receives_calls = self.receives_calls and self._listening
             return not self._listening
 
     def _on_message(self, message: Any) -> None:
@@ -114,7 +114,7 @@ class Turns:
         if message["type"] == "message":
             self.call(message["data"])
         elif message["type"] == "subscribe":  # earlier messages were missed
-            self._was_logged, self.hears = False, True
+            self._was_logged, self.receives_calls = False, True
             with self._lock:
                 tickets = list(self._tickets.values())
             for ticket in tickets:
@@ -164,7 +164,7 @@ class Turns:
                 await asyncio.sleep(_PAUSE_S)
 
     def _on_lost(self, error: Exception) -> None:
-        self.hears = False
+        self.receives_calls = False
         if not self._was_logged:
             self._was_logged = True
             log.warning("waiting callers receive no messages and query every %d s: %s", KEEP_S, type(error).__name__)
