@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from headgate.http.client.limit_fields import Told, ToldLimit, told
+from headgate.http.client.limit_fields import AnnouncedLimit, AnnouncedLimits, told
 from headgate.http.fields.dates import http_date_us, until_us
 from headgate.http.fields.dialects import DIALECTS, fields_of
 from headgate.http.fields.structured import parse_dictionary, parse_list
@@ -28,7 +28,7 @@ DATE = "Fri, 15 Jan 2027 08:00:00 GMT"
 ANY_WAIT = 1e16
 
 
-def read(*fields: tuple[str, str], now_us: int = NOW_US) -> Told | None:
+def read(*fields: tuple[str, str], now_us: int = NOW_US) -> AnnouncedLimits | None:
     return told(fields, now_us=now_us)
 
 
@@ -76,25 +76,25 @@ def test_who_comes_back_when_told_is_let_in(limits: list[Limit], data: st.DataOb
             clock.set(before_us)
 
 
-def expected(dialect: str, fields: dict[str, str], now_us: int) -> tuple[ToldLimit, ...]:
+def expected(dialect: str, fields: dict[str, str], now_us: int) -> tuple[AnnouncedLimit, ...]:
     """By parsers that are not ours."""
     if dialect in ("draft-11", "draft-next"):
         left, after = ("r", "t") if dialect == "draft-11" else ("a", "w")
         members = parse_independently(fields["RateLimit"]) if "RateLimit" in fields else []
         return tuple(
-            ToldLimit(name, given[left], given[after] * 1_000_000 if after in given else None)
+            AnnouncedLimit(name, given[left], given[after] * 1_000_000 if after in given else None)
             for name, given in members
         )
     if dialect == "draft-07" and fields:
         members_of: Any = http_sf.parse(fields["RateLimit"].encode(), tltype="dictionary")
-        return (ToldLimit("", members_of["remaining"][0], members_of["reset"][0] * 1_000_000),)
+        return (AnnouncedLimit("", members_of["remaining"][0], members_of["reset"][0] * 1_000_000),)
     if not fields:
         return ()
     start = "X-RateLimit" if dialect.startswith("x-") else "RateLimit"
     reset_us = int(fields[f"{start}-Reset"]) * 1_000_000
     # The guess that this world needs: a number that large is a moment.
     reset_us = max(0, reset_us - now_us) if reset_us > 10**15 else reset_us
-    return (ToldLimit("", int(fields[f"{start}-Remaining"]), reset_us),)
+    return (AnnouncedLimit("", int(fields[f"{start}-Remaining"]), reset_us),)
 
 
 # --- what others write
@@ -202,7 +202,7 @@ def test_what_is_malformed_or_says_nothing_is_ignored(field: str) -> None:
 
 def test_one_bad_member_does_not_take_the_others_with_it() -> None:
     says = read(("RateLimit", '"a";r=1.5;t=1, "b";r=2;t=3'))
-    assert says == Told(None, (ToldLimit("b", 2, 3_000_000),))
+    assert says == AnnouncedLimits(None, (AnnouncedLimit("b", 2, 3_000_000),))
 
 
 def test_a_list_may_be_split_over_several_lines() -> None:
@@ -234,9 +234,9 @@ def test_retry_after_is_read_in_each_of_its_forms(value: str, seconds: float) ->
 def test_a_date_is_relative_to_that_of_the_response_not_to_our_clock() -> None:
     later = "Fri, 15 Jan 2027 08:00:10 GMT"
     an_hour_off_us = NOW_US + 3600 * 10**6
-    assert told({"Retry-After": later, "Date": DATE}, now_us=an_hour_off_us) == Told(10_000_000, ())
-    assert told({"Retry-After": later}, now_us=NOW_US + 4_000_000) == Told(6_000_000, ())
-    assert told({"Retry-After": later, "Date": "today"}, now_us=NOW_US) == Told(10_000_000, ())
+    assert told({"Retry-After": later, "Date": DATE}, now_us=an_hour_off_us) == AnnouncedLimits(10_000_000, ())
+    assert told({"Retry-After": later}, now_us=NOW_US + 4_000_000) == AnnouncedLimits(6_000_000, ())
+    assert told({"Retry-After": later, "Date": "today"}, now_us=NOW_US) == AnnouncedLimits(10_000_000, ())
 
 
 def test_milliseconds_are_read_where_they_are_sent() -> None:
@@ -252,14 +252,14 @@ def test_retry_after_takes_precedence_over_the_reset() -> None:
 
 def test_what_a_cache_has_kept_tells_nothing_but_when_to_come_back() -> None:
     assert told({"Age": "1", "RateLimit": '"a";r=0;t=100'}, now_us=NOW_US) is None
-    assert told({"Age": "40", "Retry-After": "100", "RateLimit": '"a";r=0;t=9'}) == Told(60_000_000, ())
-    assert told({"Age": "400", "Retry-After": "100"}) == Told(0, ())
+    assert told({"Age": "40", "Retry-After": "100", "RateLimit": '"a";r=0;t=9'}) == AnnouncedLimits(60_000_000, ())
+    assert told({"Age": "400", "Retry-After": "100"}) == AnnouncedLimits(0, ())
     for age in ("0", "old", ""):
         assert told({"Age": age, "RateLimit": '"a";r=0;t=100'}) is not None
 
 
 def test_without_a_moment_given_it_is_that_of_the_system() -> None:
-    assert told({"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}) == Told(0, ())
+    assert told({"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}) == AnnouncedLimits(0, ())
 
 
 # --- how moments are written

@@ -163,14 +163,14 @@ def test_an_error_of_ones_own_store_is_the_nearest_kind_and_its_cause() -> None:
     transport = of_httpx.RateLimitTransport("1/hour", httpx.MockTransport(not_sent), **options)
     request = httpx.Request("GET", URL)
     odd = Odd("it took too long")
-    told: Any = transport._sender._own(odd, request)
+    told: Any = transport._sender._convert_error(odd, request)
     assert isinstance(told, StoreTimeout) and isinstance(told, httpx.TransportError) and told.__cause__ is odd
     assert told.transient and str(told) == "it took too long" and told.request is request
     with pytest.raises(StoreError) as caught, httpx.Client(transport=transport) as client:
         client.get(URL)
     assert isinstance(caught.value, httpx.TransportError)
     misuse = HeadgateError("misuse")
-    assert transport._sender._own(misuse, request) is misuse
+    assert transport._sender._convert_error(misuse, request) is misuse
 
 
 def test_a_client_around_another_passes_its_errors_on() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from headgate import AsyncLimiter, ConfigError, Limiter, RateLimited, StoreUnavailable
 from headgate.errors import Held, MissingExtraError, Throttled
-from headgate.http.client.calls import Fate, Sender, ServerResponse, run, run_async
+from headgate.http.client.calls import FailureKind, Sender, ServerResponse, run, run_async
 from headgate.http.client.options import ClientLimits, Options, read_options
 from headgate.testing import ManualClock
 
@@ -54,14 +54,14 @@ class Server:
     def free_when_closed(self, response: Any, held: Any) -> Any:
         return held.free()
 
-    def keep(self, response: Any) -> Any:
+    def buffer(self, response: Any) -> Any:
         self.kept.append(response)
         return ServerResponse(0, {}, f"kept {response}")
 
-    def answer(self, response: ServerResponse) -> ServerResponse:
+    def read_response(self, response: ServerResponse) -> ServerResponse:
         return response
 
-    def fate(self, error: Exception) -> Fate:
+    def failure_kind(self, error: Exception) -> FailureKind:
         return {Lost: "lost", Unsent: "unsent", Wrong: "final"}[type(error)]  # type: ignore[return-value]
 
 
@@ -79,13 +79,17 @@ class Client:
         *outcomes: Outcome,
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
-        again: Callable[[], bool] = lambda: True,
+        can_resend: Callable[[], bool] = lambda: True,
         key: str = "",
     ) -> tuple[Any, Server]:
         """What becomes of a call: the response's number or an exception, and the server that was asked."""
         server = Server(self.clock, outcomes)
         call = self.calls.call(
-            None, method=method, origin=("https", key or "example.com", None), headers=headers or {}, again=again
+            None,
+            method=method,
+            origin=("https", key or "example.com", None),
+            headers=headers or {},
+            can_resend=can_resend,
         )
         try:
             return run(self.calls.steps(call), server, self.calls.limiter), server
@@ -141,7 +145,7 @@ def tries(outcome: Outcome, **request: Any) -> int:
 
 @pytest.mark.parametrize("outcome", [429, (503, AFTER_2), Lost(), Unsent()])
 def test_a_body_that_cannot_be_sent_again_is_not(outcome: Outcome) -> None:
-    assert tries(outcome, again=lambda: False) == 1
+    assert tries(outcome, can_resend=lambda: False) == 1
 
 
 def test_the_last_outcome_is_the_calls() -> None:
@@ -156,14 +160,14 @@ def test_the_last_outcome_is_the_calls() -> None:
 
 def test_an_answer_that_breaks_off_while_it_is_read_is_an_error_that_may_be_tried_again() -> None:
     class BreaksOff(Server):
-        def keep(self, response: Any) -> Any:
+        def buffer(self, response: Any) -> Any:
             raise Lost("in the middle")
 
     client = Client()
     cases: list[tuple[list[Outcome], Any]] = [([429, 200], 2), ([429, Wrong()], Wrong)]
     for outcomes, expected in cases:
         server = BreaksOff(client.clock, outcomes)
-        call = client.calls.call(None, method="POST", origin=("https", "h", 1), headers={}, again=lambda: True)
+        call = client.calls.call(None, method="POST", origin=("https", "h", 1), headers={}, can_resend=lambda: True)
         try:
             result = run(client.calls.steps(call), server, None)
         except Exception as error:
@@ -289,13 +293,13 @@ def test_all_waits_together_end_by_the_deadline() -> None:
 
 def test_a_response_that_takes_until_the_deadline_to_read_is_not_retried() -> None:
     class Slow(Server):
-        def keep(self, response: Any) -> Any:
+        def buffer(self, response: Any) -> Any:
             self.clock.advance(6_000_000)
-            return super().keep(response)
+            return super().buffer(response)
 
     client = Client(timeout=5)
     server = Slow(client.clock, [429, 200])
-    call = client.calls.call(None, method="GET", origin=("http", "a", None), headers={}, again=lambda: True)
+    call = client.calls.call(None, method="GET", origin=("http", "a", None), headers={}, can_resend=lambda: True)
     assert run(client.calls.steps(call), server, None) == "kept 1"
     assert len(server.asked_us) == 1
 
@@ -349,7 +353,7 @@ def test_a_hold_that_came_while_standing_in_line_is_kept() -> None:
     client.ask(200)
     destination = client.calls._destinations.of(("https", "example.com", 443), client.start_us)
     steps = client.calls.steps(
-        client.calls.call(None, method="GET", origin=("https", "example.com", 443), headers={}, again=bool)
+        client.calls.call(None, method="GET", origin=("https", "example.com", 443), headers={}, can_resend=bool)
     )
     turn = next(steps)
     assert type(turn).__name__ == "Turn"
@@ -361,7 +365,7 @@ def test_a_hold_that_came_while_standing_in_line_is_kept() -> None:
 def test_keys_and_costs_are_functions_of_the_request() -> None:
     client = Client("10/minute bucket", key=lambda request: request["user"], cost=lambda request: request["cost"])
     call = client.calls.call(
-        {"user": "u1", "cost": 3}, method="GET", origin=("https", "h", 1), headers={}, again=lambda: True
+        {"user": "u1", "cost": 3}, method="GET", origin=("https", "h", 1), headers={}, can_resend=lambda: True
     )
     assert (call.key, call.cost) == ("u1", 3)
     run(client.calls.steps(call), Server(client.clock, [200]), client.calls.limiter)
@@ -371,7 +375,7 @@ def test_keys_and_costs_are_functions_of_the_request() -> None:
 def test_without_a_key_it_is_the_origin() -> None:
     calls = Client().calls
     keys = [
-        calls.call(None, method="GET", origin=origin, headers={}, again=bool).key
+        calls.call(None, method="GET", origin=origin, headers={}, can_resend=bool).key
         for origin in [("https", "h", None), ("https", "h", 443), ("http", "h", None), ("https", "h", 8443)]
     ]
     assert keys == [("https", "h", 443), ("https", "h", 443), ("http", "h", 80), ("https", "h", 8443)]
@@ -385,7 +389,7 @@ class BrokenLimiter:
 def test_a_call_goes_on_without_its_store_or_is_not_made(caplog: pytest.LogCaptureFixture) -> None:
     for choice in ("open", "closed"):
         client = Client("1/minute", on_store_error=choice)
-        call = client.calls.call(None, method="GET", origin=("https", "h", 1), headers={}, again=bool)
+        call = client.calls.call(None, method="GET", origin=("https", "h", 1), headers={}, can_resend=bool)
         server = Server(client.clock, [200])
         limiter: Any = BrokenLimiter()
         if choice == "open":
@@ -471,7 +475,7 @@ def test_the_asynchronous_driver_takes_the_same_steps() -> None:
         clock = ManualClock()
         start_us = clock.now_us()
         calls = Sender("1/second bucket", {"clock": clock, "random": lambda: 0.0}, asynchronous=True)
-        call = calls.call(None, method="GET", origin=("https", "h", None), headers={}, again=lambda: True)
+        call = calls.call(None, method="GET", origin=("https", "h", None), headers={}, can_resend=lambda: True)
         server = AsyncServer(clock, [Unsent(), (429, AFTER_2), 200])
         assert await run_async(calls.steps(call), server, calls.limiter) == 3
         assert [moment - start_us for moment in server.asked_us] == [0, 1_000_000, 3_000_000]
@@ -486,8 +490,8 @@ class AsyncServer(Server):
     async def send(self) -> Any:
         return super().send()
 
-    async def keep(self, response: Any) -> Any:
-        return super().keep(response)
+    async def buffer(self, response: Any) -> Any:
+        return super().buffer(response)
 
 
 # --- options

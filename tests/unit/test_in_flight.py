@@ -480,7 +480,7 @@ def test_leases_go_on_while_a_response_streams_and_a_request_that_is_dropped_is_
         request = Request("GET", "/", client_ip="203.0.113.9")
         options: Any = {"lease": 3600, **limits}
         enforcer = Enforcer(None, options, asynchronous=True)
-        asked: Any = enforcer.ask(request)
+        asked: Any = enforcer.decide(request)
         assert (await asked).allowed
         assert await free() == 1
         del request, asked

@@ -196,14 +196,14 @@ def test_what_was_verified_is_remembered_until_the_token_expires_and_not_for_lon
 
 
 def test_what_is_remembered_is_bounded_and_forgeries_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(tokens, "_MOST_CACHED", 3)
     of = by()
     verified = inspect.getclosurevars(of).nonlocals["verified"]
     for number in range(10):
         of(bearing({"sub": f"u{number}"}))
-        assert len(verified._found) <= 3
+        assert len(verified._cache) <= 3
         assert of(bearing({"sub": f"u{number}"}, key="x" * 32)) is None
-    assert len(verified._found) == 1
+    assert len(verified._cache) == 1
 
 
 def test_a_key_is_chosen_by_the_header_of_the_token() -> None:

@@ -721,7 +721,7 @@ def test_a_native_call_that_fails_is_not_asked_again(kind: str, choice: Any, mon
     gate = SimpleNamespace(ask=late, ask_environ=late)
     monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, tells, websockets: gate)
     client = Client(kind, limits="1/minute", on_store_error=choice)
-    client.app._enforcer.ask = lambda request: pytest.fail("it is asked again")
+    client.app._enforcer.decide = lambda request: pytest.fail("it is asked again")
     for number in range(1, 3):
         answer = client.ask()
         assert answer.status_code == (200 if choice == "open" else 503)

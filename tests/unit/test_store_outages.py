@@ -215,7 +215,7 @@ def test_a_limiter_without_a_choice_on_a_store_without_a_guard_raises(gone: str)
         Limiter("1/minute", on_store_error="shut")  # type: ignore[arg-type]
 
 
-class _Wire:
+class _Adapter:
     """Sends nothing, and notes it."""
 
     errors: tuple[type[Exception], ...] = ()
@@ -225,18 +225,18 @@ class _Wire:
         self.sent += 1
         return 200
 
-    def keep(self, response: Any) -> Any:
+    def buffer(self, response: Any) -> Any:
         return response
 
     def free_when_closed(self, response: Any, held: Any) -> Any:
         return held.free()
 
-    def answer(self, response: int) -> Any:
+    def read_response(self, response: int) -> Any:
         from headgate.http.client.calls import ServerResponse
 
         return ServerResponse(response, httpx.Headers(), response)
 
-    def fate(self, error: Exception) -> Any:
+    def failure_kind(self, error: Exception) -> Any:
         raise error
 
 
@@ -248,14 +248,14 @@ def test_a_client_holds_to_its_choice_on_every_kind_of_store(given: str, choice:
     if choice:
         options["on_store_error"] = choice
     sender = Sender(limits, options, asynchronous=False)  # type: ignore[arg-type]
-    call = sender.call(None, method="GET", origin=("https", "h", 1), headers={}, again=bool)
-    wire = _Wire()
+    call = sender.call(None, method="GET", origin=("https", "h", 1), headers={}, can_resend=bool)
+    adapter = _Adapter()
     if choice == "closed":
         with pytest.raises(StoreUnavailable):
-            run_call(sender.steps(call), wire, sender.limiter)
+            run_call(sender.steps(call), adapter, sender.limiter)
     else:
-        assert run_call(sender.steps(call), wire, sender.limiter) == 200
-    assert wire.sent == (choice != "closed")
+        assert run_call(sender.steps(call), adapter, sender.limiter) == 200
+    assert adapter.sent == (choice != "closed")
 
 
 def test_the_choice_of_a_limiter_speaks_before_that_of_a_client(gone: str) -> None:
@@ -270,7 +270,7 @@ def test_a_shared_zone_is_asked_natively_whatever_was_chosen(tmp_path: Path, mon
     store = SharedStore(str(tmp_path / "zone"), size=1 << 20)
     for choice in ("open", "closed"):
         middleware = asgi.RateLimitMiddleware(httpx.Client, limits="1/minute", store=store, on_store_error=choice)  # type: ignore[arg-type]
-        natively: Any = middleware._enforcer.natively
+        natively: Any = middleware._enforcer.decide_natively
         monkeypatch.setattr(RescuedLimits, "decide", lambda *told: pytest.fail("the limits of Python are asked"))
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
         assert natively(scope, print) is not None

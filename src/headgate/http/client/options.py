@@ -1,4 +1,4 @@
-"""The options of a client that keeps to limits, and their checks."""
+"""The options of a client that obeys limits, and their checks."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ class Options(TypedDict, total=False):
     """How calls are held and repeated; defaults are in brackets."""
 
     key: Callable[[Any], Key]
-    """What is counted and held together, from the library's request [scheme, host and port of its URL]."""
+    """Returns the key of the calls that are counted and held together, by the library's request [scheme, host and port
+    of its URL]."""
 
     cost: Cost | Callable[[Any], Cost]
-    """What a request costs, with limits: a number, or one for each unit that they count [1]."""
+    """The cost of a request, with limits: a number, or one for each unit that they count [1]."""
 
     store: str | Store
-    """Where the states of the limits are, a URL or a store ["memory://"]. One opened here is closed here."""
+    """The store of the limits' states, or its URL ["memory://"]. A store that was opened here is closed here."""
 
     name: str
     """The limiter's name: those of one name and store are one limiter [none]."""
@@ -49,7 +50,7 @@ class Options(TypedDict, total=False):
     """
 
     retries: int
-    """How often a call is retried, 0 to 10 [2]."""
+    """The greatest number of retries of a call, 0 to 10 [2]."""
 
     retry_budget: float
     """Retries as a share of a key's calls, 0 to 1 [0.1]. Ten at first and one in ten seconds are free."""
@@ -61,20 +62,20 @@ class Options(TypedDict, total=False):
     """With `adaptive`: how many requests are sent for each that is accepted, from 1 [2]."""
 
     on_store_error: OnStoreError
-    """What happens to a call where the store of the limits does not answer: this process decides by limits of its own,
-    or the call goes on, or StoreError is raised. A limiter's own choice comes first, then this one, then `?on_error=`
-    of the store's URL ["local"; "open" for a store without a guard]."""
+    """What happens to a call where the store of the limits does not answer: this process decides by limits of its own
+    ("local"), the call is sent ("open"), or StoreError is raised ("closed"). A limiter's own choice comes first, then
+    this one, then `?on_error=` of the store's URL ["local"; "open" for a store without a guard]."""
 
     clock: Clock
     """Replaces the store's clock, and measures waits."""
 
     random: Callable[[], float]
-    """Gives random numbers from 0 up to 1, for jitter and rejections [random.random]."""
+    """Returns random numbers from 0 up to 1, for jitter and rejections [random.random]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options that were checked."""
+    """Checked options."""
 
     limiter: Limiter | AsyncLimiter | None
     owned: bool
@@ -89,7 +90,7 @@ class Settings:
     retries: int
     retry_budget: float
     adaptive_k: float | None
-    """None where nothing is rejected."""
+    """None where no call is rejected here."""
 
     closed: bool
     clock: Clock
@@ -97,7 +98,7 @@ class Settings:
 
 
 def read_options(limits: ClientLimits, options: Options, *, asynchronous: bool) -> Settings:
-    """Settings, or the ConfigError of what cannot be meant. `asynchronous` is the client's colour."""
+    """Return the checked settings, `asynchronous` for a client in asyncio; raises ConfigError for invalid options."""
     unknown = set(options) - set(Options.__annotations__)
     if unknown:
         raise TypeError(

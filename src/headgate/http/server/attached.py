@@ -1,4 +1,4 @@
-"""Values that belong to objects of others, an application's state above all: they live as long as those do."""
+"""Values attached to foreign objects, such as the state of an application: they live as long as their objects."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class Attached(Generic[T]):
-    """One value for each object, kept beside it; objects need not be hashable. Safe under threads.
+    """One value for each object, stored apart from it; objects need not be hashable. Thread-safe.
 
-    A value must not hold its object, or both stay.
+    A value must not refer to its object, or neither is ever freed.
     """
 
     __slots__ = ("_known", "_lock")
@@ -27,7 +27,7 @@ class Attached(Generic[T]):
         return len(self._known)
 
     def of(self, owner: object, make: Callable[[], T]) -> T:
-        """The value of an object, made if there is none; raises TypeError where no reference to it can be weak."""
+        """Return the value of an object, made if there is none; raises TypeError if it supports no weak references."""
         known = self._known.get(id(owner))
         if known is not None and known[0]() is owner:
             return known[1]
@@ -39,7 +39,7 @@ class Attached(Generic[T]):
             number, table = id(owner), self._known
 
             def forget(gone: ref[object]) -> None:
-                # No lock: the garbage collector may call this in the thread that has it.
+                # No lock: the garbage collector may call this in the thread that holds it.
                 entry = table.get(number)
                 if entry is not None and entry[0] is gone:
                     del table[number]

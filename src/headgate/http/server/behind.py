@@ -1,4 +1,7 @@
-"""What stands behind a middleware, as far as that can be seen when it is made. No framework is imported."""
+"""The applications and middlewares behind a middleware, as far as they are known when it is made.
+
+No framework is imported.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _DEEPEST = 32
 
 
 def behind(app: Any) -> Iterator[object]:
-    """What is behind a middleware: those that keep what they stand before as `app`, and those that are to be built."""
+    """Yield the parts behind a middleware: each `app`, and the middlewares that are yet to be built."""
     for _ in range(_DEEPEST):
         if app is None:
             return
@@ -24,14 +27,14 @@ def behind(app: Any) -> Iterator[object]:
 
 
 def is_before(kind: type, app: Any) -> bool:
-    """Whether a middleware of this kind is an application, stands behind it, or is to be built there."""
+    """Whether an application is a middleware of this kind, or has one behind it, built or yet to be built."""
     return any(isinstance(part, kind) or (isclass(part) and issubclass(part, kind)) for part in behind(app))
 
 
 def root_path_of(app: Any) -> str:
-    """The root path that FastAPI behind a middleware writes into each scope, "" where there is none.
+    """Return the root path that FastAPI behind a middleware writes into each scope, "" where there is none.
 
-    It is known by `root_path_in_servers`: what Quart calls its `root_path` is a folder.
+    FastAPI is recognised by `root_path_in_servers`: the `root_path` of Quart is a folder.
     """
-    told = (getattr(part, "root_path", "") for part in behind(app) if hasattr(part, "root_path_in_servers"))
-    return next(told, "") or ""
+    root_paths = (getattr(part, "root_path", "") for part in behind(app) if hasattr(part, "root_path_in_servers"))
+    return next(root_paths, "") or ""

@@ -1,8 +1,8 @@
-"""Functions of a request, as options have them: each is given the framework's own request.
+"""Options that are functions of a request: each is passed the framework's own request.
 
-`request.client.host` on FastAPI, `request.remote_addr` on Flask, `request.user` on Django: what was written for the
-framework, or for another limiter, works as it is. A `portable` function is given Headgate's request instead, which is
-the same before every framework.
+`request.client.host` on FastAPI, `request.remote_addr` on Flask, `request.user` on Django: a function that was written
+for the framework, or for another limiter, works unchanged. A `portable` function is passed Headgate's request instead,
+which is the same in every framework.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PORTABLE = "__headgate_portable__"
 _HERE = "here"
 
 OF_A_REQUEST = ("key", "cost", "exempt", "tier", "limits", "scope")
-"""Options that may be a function of the request alone."""
+"""Options that may be functions of the request alone."""
 
 _OF_MORE = {"counts": 2, "on_decision": 2, "refusal": 3}
-"""Options that are functions of the request and of more, and of how many arguments."""
+"""Options that are functions of the request and more, with their number of arguments."""
 
 
 def portable(function: F) -> F:
@@ -37,21 +37,21 @@ def portable(function: F) -> F:
 
 
 def portable_here(function: F) -> F:
-    """`portable` for a function of Headgate's own: what it gives is known, and need not be looked at."""
+    """`portable` for a function of Headgate's own: its results are known, and are not checked."""
     setattr(function, _PORTABLE, _HERE)
     return function
 
 
 def is_portable(function: object) -> bool:
-    """Whether a function was marked so."""
+    """Whether a function was marked as portable."""
     return bool(getattr(function, _PORTABLE, False))
 
 
 @singledispatch
 def request_of(request: Any) -> Request:
-    """Headgate's view of a framework's request; of Headgate's own, itself.
+    """Return Headgate's view of a framework's request; Headgate's own request is returned as it is.
 
-    Integrations register theirs. Raises ArgumentError for what is no request of a framework that was imported.
+    Integrations register theirs. Raises ArgumentError for an object that is not a request of an imported framework.
     """
     raise ArgumentError(f"a {type(request).__name__} is no request that Headgate knows")
 
@@ -61,25 +61,25 @@ def _(request: Request) -> Request:
     return request
 
 
-def given_own(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options whose functions are given the framework's own request; raises ConfigError for what none can be."""
+def adapt_functions(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options whose functions take the framework's own request; raises ConfigError for unsuitable functions."""
     given = dict(options)
     for name in OF_A_REQUEST:
         if callable(given.get(name)):
-            given[name] = of_request(name, given[name])
+            given[name] = adapt_function(name, given[name])
     for name, arguments in _OF_MORE.items():
         if callable(given.get(name)):
-            given[name] = _of_more(name, given[name], arguments)
+            given[name] = _adapt_further(name, given[name], arguments)
     if callable(given.get("refusal")):
-        given["refusal"] = _giving_refusals(given["refusal"])
+        given["refusal"] = _checking_refusals(given["refusal"])
     return given
 
 
 def takes(function: Callable[..., Any], arguments: int) -> bool:
-    """Whether a function can be called with so many arguments by position; True where that cannot be told."""
+    """Whether a function can be called with so many positional arguments; True where that cannot be determined."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some that are built in
+    except (TypeError, ValueError):  # some built-in functions have none
         return True
     try:
         signature.bind(*range(arguments))
@@ -88,33 +88,34 @@ def takes(function: Callable[..., Any], arguments: int) -> bool:
     return True
 
 
-def of_request(name: str, function: Callable[..., Any]) -> Callable[[Request], Any]:
-    """What gives Headgate's request to a function of the framework's, or of nothing; raises ConfigError for no such.
+def adapt_function(name: str, function: Callable[..., Any]) -> Callable[[Request], Any]:
+    """Adapt a function of the framework's request, or without parameters, to Headgate's request.
 
-    A framework may have its request at hand everywhere, as Flask has. `name` is what it was given as.
+    A framework may make its request available everywhere, as Flask does. `name` is the option's name. Raises
+    ConfigError for a function of anything else.
     """
     if is_portable(function):
-        return function if getattr(function, _PORTABLE) is _HERE else _of_headgates(function, name)
+        return function if getattr(function, _PORTABLE) is _HERE else _for_headgate_request(function, name)
     if takes(function, 1):
-        return _of_own(function, name)
+        return _for_own_request(function, name)
     if takes(function, 0):
-        return _of_own(_ignoring(function), name)
-    raise ConfigError(f"{name} is a function of the request alone, not {_called(function)}")
+        return _for_own_request(_without_request(function), name)
+    raise ConfigError(f"{name} is a function of the request alone, not {_described(function)}")
 
 
-def _of_more(name: str, function: Callable[..., Any], arguments: int) -> Callable[..., Any]:
+def _adapt_further(name: str, function: Callable[..., Any], arguments: int) -> Callable[..., Any]:
     if name != "counts" and is_coroutine_function(function):
         raise ConfigError(f"{name} is no coroutine function: nothing awaits what it gives")
     if is_portable(function):
         return function
     if not is_coroutine_function(function) and not takes(function, arguments):
         with_what = {"counts": "response", "on_decision": "decision", "refusal": "decision and the usual answer"}[name]
-        raise ConfigError(f"{name} is a function of the request and the {with_what}, not {_called(function)}")
-    return _of_own(function)
+        raise ConfigError(f"{name} is a function of the request and the {with_what}, not {_described(function)}")
+    return _for_own_request(function)
 
 
-def _giving_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that gives refusals, with the error that says so where it gives a framework's response, perhaps."""
+def _checking_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `function` and raises ArgumentError where its result is not a Refusal."""
 
     def of(request: Any, decision: Any, usual: Refusal) -> Refusal | None:
         given = function(request, decision, usual)
@@ -142,8 +143,8 @@ def _giving_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
     return of
 
 
-def _of_own(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
-    """A function of Headgate's request that asks one of the framework's, which was given by this name."""
+def _for_own_request(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+    """Return a function of Headgate's request that calls one of the framework's, which is the option `name`."""
     if is_coroutine_function(function):
 
         async def of_async(request: Request, *rest: Any) -> Any:
@@ -152,16 +153,16 @@ def _of_own(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
         return of_async
 
     def of(request: Request, *rest: Any) -> Any:
-        told = request.call(function, *rest)
-        if type(told) is CoroutineType and name:
-            _refuse_coroutine(told, name)
-        return told
+        result = request.call(function, *rest)
+        if type(result) is CoroutineType and name:
+            _refuse_coroutine(result, name)
+        return result
 
     return of
 
 
-def _of_headgates(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function that was marked as one of Headgate's request, which was given by this name."""
+def _for_headgate_request(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function that was marked as portable and is the option `name`, with a check of its result."""
     if is_coroutine_function(function):
 
         async def of_async(request: Request) -> Any:
@@ -170,22 +171,22 @@ def _of_headgates(function: Callable[..., Any], name: str) -> Callable[..., Any]
         return of_async
 
     def of(request: Request) -> Any:
-        told = function(request)
-        if type(told) is CoroutineType:
-            _refuse_coroutine(told, name)
-        return told
+        result = function(request)
+        if type(result) is CoroutineType:
+            _refuse_coroutine(result, name)
+        return result
 
     return of
 
 
-def _refuse_coroutine(told: CoroutineType[Any, Any, Any], name: str) -> NoReturn:
-    """Raise for what would be true, and no tier."""
-    told.close()
+def _refuse_coroutine(result: CoroutineType[Any, Any, Any], name: str) -> NoReturn:
+    """Raise ArgumentError for a coroutine: as a value it would be true, and name no tier."""
+    result.close()
     raise ArgumentError(f"{name} gives a coroutine, and its function begins with def: write async def")
 
 
-def _ignoring(function: Callable[[], Any]) -> Callable[[Any], Any]:
-    """A function of a request that does not look at it."""
+def _without_request(function: Callable[[], Any]) -> Callable[[Any], Any]:
+    """Return a function of a request that calls `function` without it."""
     if is_coroutine_function(function):
 
         async def of_async(_: Any) -> Any:
@@ -199,6 +200,6 @@ def _ignoring(function: Callable[[], Any]) -> Callable[[Any], Any]:
     return of
 
 
-def _called(function: Callable[..., Any]) -> str:
+def _described(function: Callable[..., Any]) -> str:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{name}{inspect.signature(function)}"[:120]

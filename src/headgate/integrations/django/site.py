@@ -92,7 +92,7 @@ class Site:
         limits = _with_groups({"limits": limits})["limits"]
         enforcer = self._routes[asynchronous].enforcer(limits, own)
         if asynchronous:
-            enforcer.ask = _asking_again(enforcer.ask)
+            enforcer.decide = _asking_again(enforcer.decide)
         return enforcer
 
     def site_enforcer(self, *, asynchronous: bool, kind: type[Request] = Request) -> Enforcer | None:
@@ -229,12 +229,12 @@ class _AsyncPolicyEnforcer(Enforcer):
 
     def __init__(self, policy: Any, options: Options, kind: type[Request]) -> None:
         super().__init__(policy, options, asynchronous=True, kind=kind, owner_name=_SETTINGS)
-        self.ask = _asking_again(self.ask)
+        self.decide = _asking_again(self.decide)
 
     def follow(self, source: GateRequests) -> None:
         """Judge by a policy that was just reloaded."""
         super().follow(source)
-        self.ask = _asking_again(self.ask)
+        self.decide = _asking_again(self.decide)
 
 
 def _asking_again(ask: Callable[[Request], Any]) -> Callable[[Request], Any]:
