@@ -198,7 +198,7 @@ def test_what_was_verified_is_remembered_until_the_token_expires_and_not_for_lon
 def test_what_is_remembered_is_bounded_and_forgeries_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "_MOST_CACHED", 3)
     of = by()
-    verified = inspect.getclosurevars(of).nonlocals["verified"]
+    verified = inspect.getclosurevars(of).nonlocals["verifier"]
     for number in range(10):
         of(bearing({"sub": f"u{number}"}))
         assert len(verified._cache) <= 3

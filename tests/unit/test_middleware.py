@@ -719,7 +719,7 @@ def test_a_native_call_that_fails_is_not_asked_again(kind: str, choice: Any, mon
         raise StoreTimeout("another process holds the shard")
 
     gate = SimpleNamespace(ask=late, ask_environ=late)
-    monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, tells, websockets: gate)
+    monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, writes_fields, websockets: gate)
     client = Client(kind, limits="1/minute", on_store_error=choice)
     client.app._enforcer.decide = lambda request: pytest.fail("it is asked again")
     for number in range(1, 3):
