@@ -790,7 +790,7 @@ def test_a_function_that_cannot_be_called_so_is_told_at_once(options: dict[str, 
 
 
 def test_what_is_no_request_is_told_by_its_kind() -> None:
-    with pytest.raises(ArgumentError, match="a dict is no request that Headgate knows"):
+    with pytest.raises(ArgumentError, match="a dict is not a request that Headgate knows"):
         header("X-User")({})
 
 

@@ -129,7 +129,7 @@ def test_a_limit_outside_of_cors_is_warned_of_once(build: Any, caplog: pytest.Lo
         told = answers(app)
     assert "Access-Control-Allow-Origin" not in told[4].headers
     [record] = caplog.records
-    assert "stands outside of CORS" in record.getMessage()
+    assert "is outside of CORS" in record.getMessage()
     assert "no page of another origin can read them" in record.getMessage()
 
 
@@ -193,9 +193,7 @@ def test_a_middleware_of_aiohttp_that_stands_first_answers_refusals(
         app.middlewares.insert(0, cors_middleware)
     with caplog.at_level(logging.WARNING, "headgate"):
         assert asked_of_aiohttp(app) == [(200, True), (200, True), (429, right)]
-    assert ["stands outside of cors_middleware" in record.getMessage() for record in caplog.records] == [True] * (
-        not right
-    )
+    assert ["is outside of cors_middleware" in record.getMessage() for record in caplog.records] == [True] * (not right)
 
 
 async def read_web(request: web.Request) -> web.Response:

@@ -523,8 +523,8 @@ class _FailsToSettle(MemoryStore):
     [
         ({"limits": "2 concurrent", "wait": 1}, "without wait"),
         ({"limits": "2 concurrent", "ipv6_wide": (48, 8)}, "without wait and ipv6_wide"),
-        ({"limits": "2 concurrent", "lease": 0}, "lease is for how many seconds"),
-        ({"limits": "2 concurrent", "lease": "60"}, "lease is for how many seconds"),
+        ({"limits": "2 concurrent", "lease": 0}, "lease is the number of seconds"),
+        ({"limits": "2 concurrent", "lease": "60"}, "lease is the number of seconds"),
     ],
 )
 def test_what_cannot_be_held_is_told_at_once(options: dict[str, Any], message: str) -> None:

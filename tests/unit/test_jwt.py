@@ -259,12 +259,12 @@ def test_keys_that_are_fetched_never_block_the_event_loop() -> None:
     [
         ({"algorithms": []}, "algorithms are a list"),
         ({"algorithms": "HS256"}, "algorithms are a list"),
-        ({"algorithms": ["none"]}, "algorithms are those that sign"),
-        ({"algorithms": ["HS256", "NONE"]}, "algorithms are those that sign"),
+        ({"algorithms": ["none"]}, "algorithms are signing algorithms"),
+        ({"algorithms": ["HS256", "NONE"]}, "algorithms are signing algorithms"),
         ({"algorithms": ["HS1"]}, "no algorithm is named 'HS1'"),
         ({"key": ""}, "key is text"),
         ({"key": 7}, "key is text"),
-        ({"key": "-----BEGIN PUBLIC KEY-----\nMFkw\n-----END PUBLIC KEY-----"}, "the key is none for HS256"),
+        ({"key": "-----BEGIN PUBLIC KEY-----\nMFkw\n-----END PUBLIC KEY-----"}, "the key cannot be used for HS256"),
         ({"header": " "}, "has a name"),
         ({"leeway": -1}, "leeway is a number of seconds"),
     ],
@@ -298,7 +298,7 @@ def test_public_keys_verify_and_are_never_taken_for_secrets() -> None:
         assert function(asking(f"Bearer {head}.{body}.{signature}")) is None
     with pytest.raises(ConfigError, match="not both"):
         by(key=public, algorithms=["RS256", "HS256"])
-    with pytest.raises(ConfigError, match="the key is none for RS256"):
+    with pytest.raises(ConfigError, match="the key cannot be used for RS256"):
         by(key="no key", algorithms=["RS256"])
 
 

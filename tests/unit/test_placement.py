@@ -26,7 +26,7 @@ from headgate.integrations import aiohttp, starlette
 from headgate.integrations.fastapi import RateLimits as FastAPILimits
 from headgate.integrations.starlette import RateLimitHeaders
 
-TOLD = r"stands above the route of .*wrong, where it limits nothing: put it below"
+TOLD = r"is above the route of .*wrong, where it limits nothing: put it below"
 
 
 @pytest.fixture

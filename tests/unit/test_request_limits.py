@@ -177,7 +177,7 @@ def test_a_coroutine_of_a_function_that_begins_with_def_is_an_error_and_exempts_
         return _coroutine(request)
 
     given: dict[str, Any] = {**options, name: mark(decorated)}
-    with pytest.raises(ArgumentError, match=f"^{name} gives a coroutine, and its function begins with def"):
+    with pytest.raises(ArgumentError, match=f"^{name} returned a coroutine, but its function is defined with def"):
         Judge(colour, policy, **given).answer(asked())
 
 
@@ -540,7 +540,7 @@ def test_where_the_store_fails_all_counts_and_the_response_is_not_touched(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"error": "slow down"}, "refusal gives a Refusal of headgate.http.server.options, or None .* not a dict"),
+        ({"error": "slow down"}, "refusal returns a Refusal of headgate.http.server.options, or None .* not a dict"),
         ((429, [], b""), "not a tuple"),
         (Refusal("429", [], b""), "the status of a Refusal is a whole number, not a str"),  # type: ignore[arg-type]
         (Refusal(429, [("X-Limit", 5)], b""), "name and value of a header of a Refusal are text, not an int"),  # type: ignore[list-item]
@@ -571,7 +571,7 @@ def test_what_can_be_no_refusal_is_told(colour: str, given: Any, message: str) -
         ({"limits": "1/minute", "key": "user"}, "key is a function of the request, not 'user'"),
         ({"limits": "1/minute", "exempt": True}, "exempt is a function of the request"),
         ({"limits": "1/minute", "counts": 5}, "counts is a function of the request"),
-        ({"limits": "1/minute", "counts": _coroutine}, "counts is no coroutine function"),
+        ({"limits": "1/minute", "counts": _coroutine}, "counts cannot be a coroutine function"),
         ({"limits": "1/minute", "refusal": b"no"}, "refusal is a function of the request"),
         ({"limits": "1/minute", "refusal": _coroutine}, "refusal is no coroutine function: nothing awaits"),
         ({"limits": "1/minute", "on_decision": _coroutine}, "on_decision is no coroutine function: nothing awaits"),
@@ -586,8 +586,8 @@ def test_what_can_be_no_refusal_is_told(colour: str, given: Any, message: str) -
         ({"limits": "1/minute", "name": "1st"}, "a name is a letter"),
         ({"limits": "1/minute", "shadow": "false"}, "shadow is True or False, not 'false'"),
         ({"limits": "1/minute", "shadow": lambda request: False}, "shadow is True or False, not <function"),
-        ({"limits": "1/minute", "wait": -1}, "wait is for how many seconds"),
-        ({"limits": "1/minute", "wait": "2"}, "wait is for how many seconds"),
+        ({"limits": "1/minute", "wait": -1}, "wait is the number of seconds"),
+        ({"limits": "1/minute", "wait": "2"}, "wait is the number of seconds"),
         ({"limits": "1/minute", "store": "memcached://a"}, "a store is one of"),
         ({"limits": "1/minute", "store": 5}, "store is a URL or a store, not 5"),
         ({"limits": "1/minute", "headers": "x-limit"}, "no dialect of headers is named 'x-limit'"),
@@ -608,7 +608,7 @@ def test_what_can_be_no_refusal_is_told(colour: str, given: Any, message: str) -
         ({"limits": "1/minute", "ipv6_wide": (48, 2.5)}, "ipv6_wide is .bits, times."),
         ({"limits": "1/minute", "ipv6_wide": (48.0, 2)}, "ipv6_wide is .bits, times."),
         ({"limits": "1/minute", "ipv6_wide": (48, 8, 1)}, "ipv6_wide is .bits, times."),
-        ({"limits": "1/minute", "ipv6_wide": (48, 8), "wait": 1.0}, "ipv6_wide does not go with wait"),
+        ({"limits": "1/minute", "ipv6_wide": (48, 8), "wait": 1.0}, "ipv6_wide cannot be combined with wait"),
         ({"limits": "50_000_000_000/day", "ipv6_wide": (48, 8)}, "too fine"),
         ({"limits": "50_000_000_000/day", "ipv6_wide": (48, 10**6)}, "1000000 times .* is more than can be counted"),
     ],
@@ -628,7 +628,7 @@ def test_an_option_that_cannot_be_used_is_told_at_once(colour: str, options: dic
     ],
 )  # fmt: skip
 def test_a_policy_says_itself_what_goes_with_limits(colour: str, name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{name} goes with limits; a policy says it itself"):
+    with pytest.raises(ConfigError, match=f"{name} goes with limits; a policy defines it itself"):
         Judge(colour, POLICY, **{name: value})
 
 
@@ -677,7 +677,7 @@ def test_a_function_cannot_make_limits_without_end(colour: str) -> None:
     judge = Judge(colour, limits=lambda request: f"{request.headers['x-number']}/minute")
     for number in range(1, 1025):
         judge.answer(asked(x_number=str(number)))
-    with pytest.raises(ConfigError, match="1024 kinds at the most"):
+    with pytest.raises(ConfigError, match="at most 1024 different limits"):
         judge.answer(asked(x_number="1025"))
 
 

@@ -40,8 +40,8 @@ def api_key(name: str = "X-API-Key") -> KeyOf:
     read = extractor_of(HeaderIdentity(name, lower, secret=True))
 
     @portable_here
-    def of(given: Any) -> tuple[str, ...] | None:
-        request = given if isinstance(given, Request) else request_of(given)
+    def of(any_request: Any) -> tuple[str, ...] | None:
+        request = any_request if isinstance(any_request, Request) else request_of(any_request)
         sent = request.header(lower)
         scheme, *token = sent.split(None, 1)[:2] or [""]
         if scheme.lower() == "bearer":  # without a token it is not a key
@@ -73,12 +73,12 @@ def first_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
         raise ConfigError("first_of needs at least one function")
     functions = tuple(adapt_function("first_of", function) for function in keys)
 
-    def of(given: Any) -> Any:
-        request = request_of(given)
+    def of(any_request: Any) -> Any:
+        request = request_of(any_request)
         return next((key for key in (function(request) for function in functions) if _is_key(key)), None)
 
-    async def of_async(given: Any) -> Any:
-        request = request_of(given)
+    async def of_async(any_request: Any) -> Any:
+        request = request_of(any_request)
         for function in functions:
             key = await _awaited(function(request))
             if _is_key(key):
@@ -94,12 +94,12 @@ def all_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
         raise ConfigError("all_of needs at least one function")
     functions = tuple(adapt_function("all_of", function) for function in keys)
 
-    def of(given: Any) -> Any:
-        request = request_of(given)
+    def of(any_request: Any) -> Any:
+        request = request_of(any_request)
         return _combined([function(request) for function in functions])
 
-    async def of_async(given: Any) -> Any:
-        request = request_of(given)
+    async def of_async(any_request: Any) -> Any:
+        request = request_of(any_request)
         return _combined([await _awaited(function(request)) for function in functions])
 
     return portable_here(of_async if any(map(iscoroutinefunction, functions)) else of)
@@ -124,8 +124,8 @@ async def _awaited(value: Any | Awaitable[Any]) -> Any:
 
 def _from_extractor(source: str, extract: Extractor) -> KeyOf:
     @portable_here
-    def of(given: Any) -> tuple[str, ...] | None:
-        return _key(source, extract(given if isinstance(given, Request) else request_of(given)))
+    def of(any_request: Any) -> tuple[str, ...] | None:
+        return _key(source, extract(any_request if isinstance(any_request, Request) else request_of(any_request)))
 
     return of
 

@@ -33,7 +33,7 @@ _MOST_CACHED = 16384
 _LONGEST_CACHED_US = 300 * US_PER_SECOND
 
 _LATEST_EXPIRY_S = 2**52
-"""A token may say that it expires later than any number of a clock."""
+"""The latest expiry in seconds: a token may name one that is later than any clock can show."""
 
 FoundClaim = tuple[str, str] | None
 """The source and the value of a claim: `("claim:sub", "ann")`; None where a request has no valid token, `REPEATED` as
@@ -140,7 +140,7 @@ class _TokenVerifier:
                 leeway=self._leeway,
             )
         except jwt.PyJWTError as error:
-            log.debug("a token is not believed: %s", type(error).__name__)
+            log.debug("a token is rejected: %s", type(error).__name__)
             return None
         except Exception as error:  # a missing identity, not an outage; its text may contain the client's input
             log.warning("a token could not be verified: %s", type(error).__name__)
@@ -181,10 +181,10 @@ def _token_in(sent: str) -> str:
 def _algorithms(names: Sequence[str]) -> list[str]:
     """Return the algorithms, if all are available and of one kind: no public key acts as a secret (RFC 8725, 3.1)."""
     if isinstance(names, str) or not names:
-        raise ConfigError('algorithms are a list of those that are believed, such as ["RS256"]')
+        raise ConfigError('algorithms are a list of accepted names, such as ["RS256"]')
     for name in names:
         if not isinstance(name, str) or name.lower() == "none":
-            raise ConfigError(f"algorithms are those that sign: {name!r:.40} is not one")
+            raise ConfigError(f"algorithms are signing algorithms: {name!r:.40} is not one")
         try:
             jwt.get_algorithm_by_name(name)
         except NotImplementedError as error:
@@ -205,12 +205,12 @@ def _key_of(key: Any, algorithms: Sequence[str]) -> Callable[[str], Any]:
     if callable(key):
         return lambda token: key(jwt.get_unverified_header(token))
     if not isinstance(key, str | bytes) or not key:
-        raise ConfigError("key is text, a function of a token's header, or what has get_signing_key_from_jwt")
+        raise ConfigError("key is text, a function of a token's header, or an object with get_signing_key_from_jwt")
     try:
         read, *_ = [jwt.get_algorithm_by_name(name).prepare_key(key) for name in algorithms]
     except (jwt.PyJWTError, ValueError, TypeError) as error:
         # The error's text may contain the key.
-        raise ConfigError(f"the key is none for {', '.join(algorithms)}: {type(error).__name__}") from None
+        raise ConfigError(f"the key cannot be used for {', '.join(algorithms)}: {type(error).__name__}") from None
     return lambda token: read
 
 

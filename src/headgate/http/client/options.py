@@ -21,7 +21,7 @@ from headgate.stores.protocol import Store
 from headgate.waiting.steps import timeout_us
 
 ClientLimits = AnyLimits | Limiter | AsyncLimiter | None
-"""The client's own limits: limits, a limiter of the client's colour, or none."""
+"""The client's own limits: limits, a limiter (for a client in asyncio an AsyncLimiter), or None."""
 
 MOST_RETRIES = 10
 _WITH_LIMITS = ("cost", "store", "name", "on_store_error")
@@ -44,7 +44,7 @@ class Options(TypedDict, total=False):
     """The limiter's name: those of one name and store are one limiter [none]."""
 
     timeout: float | None
-    """Seconds within which the last attempt of a call begins, all waits included; None for no end [30].
+    """Seconds within which the last attempt of a call begins, all waits included; None for no limit [30].
 
     An attempt in progress is bounded by the library's own timeouts.
     """
@@ -169,7 +169,7 @@ def _cost(cost: object, limiter: Limiter | AsyncLimiter | None) -> Cost | Callab
             limiter.counted.read(cost)
     except ArgumentError as error:
         if isinstance(cost, Mapping) or (limiter is not None and not limiter.counted.is_plain):
-            raise ConfigError(f"cost is what a request costs, or a function of it: {error}") from error
+            raise ConfigError(f"cost is a number, one for each unit, or a function of the request: {error}") from error
         raise ConfigError(f"cost is a whole number from 0, or a function of the request, not {cost!r}") from error
     return cast(Cost, cost)
 

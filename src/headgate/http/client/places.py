@@ -51,5 +51,5 @@ class HeldCall:
 
 
 def holds(limits: Iterable[Limit]) -> bool:
-    """Whether some of a client's limits count what is in flight."""
+    """Whether some of a client's limits count calls in flight."""
     return not all(limit.is_rate for limit in limits)

@@ -17,31 +17,31 @@ class Attached(Generic[T]):
     A value must not refer to its object, or neither is ever freed.
     """
 
-    __slots__ = ("_known", "_lock")
+    __slots__ = ("_entries", "_lock")
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[ref[object], T]] = {}
+        self._entries: dict[int, tuple[ref[object], T]] = {}
         self._lock = ProcessLock()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._entries)
 
     def of(self, owner: object, make: Callable[[], T]) -> T:
         """Return the value of an object, made if there is none; raises TypeError if it supports no weak references."""
-        known = self._known.get(id(owner))
-        if known is not None and known[0]() is owner:
-            return known[1]
+        entry = self._entries.get(id(owner))
+        if entry is not None and entry[0]() is owner:
+            return entry[1]
         with self._lock.current:
-            known = self._known.get(id(owner))
-            if known is not None and known[0]() is owner:
-                return known[1]
+            entry = self._entries.get(id(owner))
+            if entry is not None and entry[0]() is owner:
+                return entry[1]
             value = make()
-            number, table = id(owner), self._known
+            number, table = id(owner), self._entries
 
-            def forget(gone: ref[object]) -> None:
+            def forget(reference: ref[object]) -> None:
                 # No lock: the garbage collector may call this in the thread that holds it.
                 entry = table.get(number)
-                if entry is not None and entry[0] is gone:
+                if entry is not None and entry[0] is reference:
                     del table[number]
 
             table[number] = (ref(owner, forget), value)

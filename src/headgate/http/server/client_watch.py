@@ -23,16 +23,16 @@ class ClientWatch(Departure):
     """Receives a client's messages while its request waits in line, and passes them on to the application in order.
 
     A message that is being received when the wait ends is passed on, too: no call of the server's `receive` is
-    cancelled. With `lets_go` the call is cancelled, for applications where other code receives from the server itself,
-    and would miss messages that are received here: so do responses of Starlette, which cancel such calls, too.
+    cancelled. With `cancels_receive` it is, for applications where other code receives from the server itself, and
+    would miss messages that are received here: so do responses of Starlette, which cancel such calls, too.
     """
 
-    __slots__ = ("_bytes", "_lets_go", "_receive", "_received", "_waits", "_watching")
+    __slots__ = ("_bytes", "_cancels_receive", "_receive", "_received", "_waits", "_watching")
 
-    def __init__(self, receive: Receive, *, lets_go: bool = False) -> None:
+    def __init__(self, receive: Receive, *, cancels_receive: bool = False) -> None:
         super().__init__()
         self._receive = receive
-        self._lets_go = lets_go
+        self._cancels_receive = cancels_receive
         self._received: deque[Message] = deque()
         self._watching: asyncio.Future[None] | None = None
         self._waits = False
@@ -42,15 +42,15 @@ class ClientWatch(Departure):
         """Begin a wait on this event loop; `call` is called if the client leaves."""
         super().begin(call)
         self._waits = True
-        before = self._watching
-        if not self.gone and (before is None or before.done() or self._lets_go):
-            self._watching = begun(self._watch(before))
+        previous = self._watching
+        if not self.gone and (previous is None or previous.done() or self._cancels_receive):
+            self._watching = begun(self._watch(previous))
 
     def end(self) -> None:
         """End the wait: nothing more is received here."""
         super().end()
         self._waits = False
-        if self._lets_go and self._watching is not None:
+        if self._cancels_receive and self._watching is not None:
             self._watching.cancel()
 
     async def receive(self) -> Message:
@@ -64,9 +64,9 @@ class ClientWatch(Departure):
                 watching.result()  # raises the server's error, if any
         return self._received.popleft()
 
-    async def _watch(self, before: asyncio.Future[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
+    async def _watch(self, previous: asyncio.Future[None] | None) -> None:
+        if previous is not None:
+            await asyncio.wait([previous])
         while self._waits and self._bytes < _MOST_BYTES:
             message = await self._receive()
             self._received.append(message)

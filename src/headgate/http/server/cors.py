@@ -24,7 +24,7 @@ def warn_outside_of_cors(limit: object, app: Any) -> None:
 def log_outside_of_cors(limit: str, found: object) -> None:
     """Log the warning: which limit is outside of which middleware, and the right order."""
     log.warning(
-        "%s stands outside of %s, so its refusals have no CORS headers and no page of another origin can read them: "
+        "%s is outside of %s, so its refusals have no CORS headers and no page of another origin can read them: "
         "put %s outside, where it sees every response",
         limit,
         *[_name(found)] * 2,

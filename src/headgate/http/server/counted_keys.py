@@ -52,12 +52,12 @@ def address_rules(options: Mapping[str, Any]) -> AddressRules:
 
 def wide_rules(options: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRules, int] | None:
     """Return the rules of the wider network, and by how much its limits are multiplied; None without `ipv6_wide`."""
-    given = options.get("ipv6_wide")
-    if given is None:
+    option = options.get("ipv6_wide")
+    if option is None:
         return None
     prefix = times = 0
     try:
-        prefix, times = given
+        prefix, times = option
         usable = _is_whole(prefix) and _is_whole(times)
         usable = usable and 16 <= prefix < narrow.ipv6_prefix and 1 <= times <= MOST_TIMES
     except (TypeError, ValueError):
@@ -65,10 +65,10 @@ def wide_rules(options: Mapping[str, Any], narrow: AddressRules) -> tuple[Addres
     if not usable:
         raise ConfigError(
             f"ipv6_wide is (bits, times), as (48, 8): fewer bits than ipv6_prefix, which is {narrow.ipv6_prefix}, "
-            f"and 1 to {MOST_TIMES} times; not {given!r:.40}"
+            f"and 1 to {MOST_TIMES} times; not {option!r:.40}"
         )
     if options.get("wait"):
-        raise ConfigError("ipv6_wide does not go with wait: a request cannot stand in two lines")
+        raise ConfigError("ipv6_wide cannot be combined with wait: a request cannot wait in two lines")
     return replace(narrow, ipv6_prefix=prefix), times
 
 

@@ -98,28 +98,28 @@ class Enforcer:
         owner_name: str = "",
     ) -> None:
         check_names(options, {*Options.__annotations__, *(RouteOptions.__annotations__ if routed else ())})
-        given = adapt_functions(options)
-        if (policy is None) == (given.get("limits") is None):
+        adapted = adapt_functions(options)
+        if (policy is None) == (adapted.get("limits") is None):
             raise ConfigError("give a policy (a file, its values, or a gate), or limits; one of the two")
         if policy is None:
-            check_limits(given["limits"])
-        headers = given.get("headers", _PLAIN_HEADERS)
+            check_limits(adapted["limits"])
+        headers = adapted.get("headers", _PLAIN_HEADERS)
         self.asynchronous = asynchronous
         self.keeps_charges = keeps_charges = routed or keeps_charges
-        self.clock = given.get("clock", SYSTEM_CLOCK)
+        self.clock = adapted.get("clock", SYSTEM_CLOCK)
         self.fields = fields_of(headers, self.clock)
-        self._refusal = function_of(given, "refusal")
-        self._observe = function_of(given, "on_decision")
-        self._closed = check_on_store_error(given.get("on_store_error")) == "closed"
-        self._wait = given.get("wait", 0)
+        self._refusal = function_of(adapted, "refusal")
+        self._observe = function_of(adapted, "on_decision")
+        self._closed = check_on_store_error(adapted.get("on_store_error")) == "closed"
+        self._wait = adapted.get("wait", 0)
         self._limits: RequestLimits | None = None
         source: RequestLimits | GateRequests
         if policy is None:
             source = self._limits = RequestLimits(
-                given, asynchronous=asynchronous, routed=routed, keeps_charges=keeps_charges
+                adapted, asynchronous=asynchronous, routed=routed, keeps_charges=keeps_charges
             )
         else:
-            source = GateRequests(policy, given, asynchronous=asynchronous)
+            source = GateRequests(policy, adapted, asynchronous=asynchronous)
         self._owned = source.owned
         """The store to close with the application, unless it is in memory: the application may start again."""
 
@@ -133,7 +133,7 @@ class Enforcer:
         self._kind = kind
         self._writes_fields = _writes_fields(headers) if self._observe is None else None
         self._websockets = websockets
-        self.counts = "counts" in given
+        self.counts = "counts" in adapted
         """Whether the request is needed when it ends, to determine what counts."""
         self.holds = source.holds
         """Whether requests are held until their responses have ended."""
@@ -142,7 +142,7 @@ class Enforcer:
         """Whether requests may wait in line before they are refused."""
 
         self.settles = self.counts or self.holds
-        """Whether what counts is known only when the application has answered, or is freed then."""
+        """Whether the response determines what counts, or ends a hold."""
 
         self.web_gate: Any = None
         """The native gate that reads scopes and environs; None where Python decides."""

@@ -30,7 +30,7 @@ def with_fields(raised: Raised, fields: Sequence[tuple[str, str]]) -> Raised:
     kind: Any = type(raised)
     own: dict[str, str] = dict(getattr(raised, "headers", None) or {})
     names = {name.lower() for name in own}
-    made: Raised = kind.__new__(kind, *raised.args)  # not by its `__init__`, which may ask for anything
+    copied: Raised = kind.__new__(kind, *raised.args)  # not by its `__init__`, which may ask for anything
     added = {name: value for name, value in fields if name.lower() not in names}
-    vars(made).update(vars(raised), headers=own | added)
-    return made
+    vars(copied).update(vars(raised), headers=own | added)
+    return copied

@@ -53,7 +53,7 @@ def request_of(request: Any) -> Request:
 
     Integrations register theirs. Raises ArgumentError for an object that is not a request of an imported framework.
     """
-    raise ArgumentError(f"a {type(request).__name__} is no request that Headgate knows")
+    raise ArgumentError(f"a {type(request).__name__} is not a request that Headgate knows")
 
 
 @request_of.register
@@ -63,16 +63,16 @@ def _(request: Request) -> Request:
 
 def adapt_functions(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options whose functions take the framework's own request; raises ConfigError for unsuitable functions."""
-    given = dict(options)
+    adapted = dict(options)
     for name in OF_A_REQUEST:
-        if callable(given.get(name)):
-            given[name] = adapt_function(name, given[name])
+        if callable(adapted.get(name)):
+            adapted[name] = adapt_function(name, adapted[name])
     for name, arguments in _OF_MORE.items():
-        if callable(given.get(name)):
-            given[name] = _adapt_further(name, given[name], arguments)
-    if callable(given.get("refusal")):
-        given["refusal"] = _checking_refusals(given["refusal"])
-    return given
+        if callable(adapted.get(name)):
+            adapted[name] = _adapt_further(name, adapted[name], arguments)
+    if callable(adapted.get("refusal")):
+        adapted["refusal"] = _checking_refusals(adapted["refusal"])
+    return adapted
 
 
 def takes(function: Callable[..., Any], arguments: int) -> bool:
@@ -105,11 +105,13 @@ def adapt_function(name: str, function: Callable[..., Any]) -> Callable[[Request
 
 def _adapt_further(name: str, function: Callable[..., Any], arguments: int) -> Callable[..., Any]:
     if name != "counts" and is_coroutine_function(function):
-        raise ConfigError(f"{name} is no coroutine function: nothing awaits what it gives")
+        raise ConfigError(f"{name} cannot be a coroutine function: nothing awaits its result")
     if is_portable(function):
         return function
     if not is_coroutine_function(function) and not takes(function, arguments):
-        with_what = {"counts": "response", "on_decision": "decision", "refusal": "decision and the usual answer"}[name]
+        with_what = {"counts": "response", "on_decision": "decision", "refusal": "decision and the usual response"}[
+            name
+        ]
         raise ConfigError(f"{name} is a function of the request and the {with_what}, not {_described(function)}")
     return _for_own_request(function)
 
@@ -118,27 +120,27 @@ def _checking_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls `function` and raises ArgumentError where its result is not a Refusal."""
 
     def of(request: Any, decision: Any, usual: Refusal) -> Refusal | None:
-        given = function(request, decision, usual)
-        if given is None:
+        refusal = function(request, decision, usual)
+        if refusal is None:
             return None
-        if not isinstance(given, Refusal):
+        if not isinstance(refusal, Refusal):
             raise ArgumentError(
-                "refusal gives a Refusal of headgate.http.server.options, or None for the usual answer, "
-                f"not {kind_of(given)}"
+                "refusal returns a Refusal of headgate.http.server.options, or None for the usual response, "
+                f"not {kind_of(refusal)}"
             )
-        if not isinstance(given.body, bytes):
-            raise ArgumentError(f"the body of a Refusal is bytes, not {kind_of(given.body)}")
-        if isinstance(given.headers, Mapping):
-            raise ArgumentError(f"the headers of a Refusal are pairs in a list, not {kind_of(given.headers)}")
-        if not isinstance(given.status, int):
-            raise ArgumentError(f"the status of a Refusal is a whole number, not {kind_of(given.status)}")
-        for field in given.headers:
+        if not isinstance(refusal.body, bytes):
+            raise ArgumentError(f"the body of a Refusal is bytes, not {kind_of(refusal.body)}")
+        if isinstance(refusal.headers, Mapping):
+            raise ArgumentError(f"the headers of a Refusal are pairs in a list, not {kind_of(refusal.headers)}")
+        if not isinstance(refusal.status, int):
+            raise ArgumentError(f"the status of a Refusal is a whole number, not {kind_of(refusal.status)}")
+        for field in refusal.headers:
             if not isinstance(field, tuple | list) or len(field) != 2:
                 raise ArgumentError(f"a header of a Refusal is a pair, not {kind_of(field)}")
             for part in field:
                 if not isinstance(part, str):
                     raise ArgumentError(f"name and value of a header of a Refusal are text, not {kind_of(part)}")
-        return given
+        return refusal
 
     return of
 
@@ -182,7 +184,7 @@ def _for_headgate_request(function: Callable[..., Any], name: str) -> Callable[.
 def _refuse_coroutine(result: CoroutineType[Any, Any, Any], name: str) -> NoReturn:
     """Raise ArgumentError for a coroutine: as a value it would be true, and name no tier."""
     result.close()
-    raise ArgumentError(f"{name} gives a coroutine, and its function begins with def: write async def")
+    raise ArgumentError(f"{name} returned a coroutine, but its function is defined with def: write async def")
 
 
 def _without_request(function: Callable[[], Any]) -> Callable[[Any], Any]:

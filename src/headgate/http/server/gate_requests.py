@@ -61,7 +61,7 @@ class GateRequests:
         self._cost = cost_of(options, lambda cost: _check_cost(cost, self._gate.policy))
         is_awaited = iscoroutinefunction(self._exempt) or iscoroutinefunction(self._cost)
         if is_awaited and not asynchronous:
-            raise ConfigError("a coroutine function goes before an asyncio application only")
+            raise ConfigError("a coroutine function needs an asyncio application")
         self._is_awaited = is_awaited
         self._lease_us = lease_us_of(options)
         self._in_force = _PolicyInForce(*self._gate.in_force())
@@ -141,7 +141,7 @@ class GateRequests:
     def _open(self, policy: AnyPolicy | Gate | AsyncGate, options: dict[str, Any]) -> Any:
         alone = [name for name in _WITH_LIMITS if name in options]
         if alone:
-            raise ConfigError(f"{alone[0]} goes with limits; a policy says it itself")
+            raise ConfigError(f"{alone[0]} goes with limits; a policy defines it itself")
         kind, other = (AsyncGate, Gate) if self._asynchronous else (Gate, AsyncGate)
         if isinstance(policy, other):
             raise ConfigError(f"this application needs a {kind.__name__}, not a {other.__name__}")

@@ -22,8 +22,8 @@ from headgate.reservation import AsyncReservation
 
 log = logging.getLogger("headgate")
 NEEDS_ASYNCIO = (
-    "to hold requests while they are in flight, to let them wait in line and to ask a Redis need asyncio: choose the"
-    " server's worker for asyncio (hypercorn: --worker-class asyncio)"
+    "holding requests in flight, letting them wait in line and using Redis need asyncio: choose the server's worker for"
+    " asyncio (hypercorn: --worker-class asyncio)"
 )
 """The message of `check_asyncio` where a server runs on another event loop."""
 
@@ -51,7 +51,7 @@ class HeldRequest:
         try:
             yield self.reservation.commit(actual)
         except ArgumentError:
-            log.exception("what counts of a request could not be settled: it counts as it was held")
+            log.exception("the actual cost of a request could not be settled: it counts as it was held")
             yield self.reservation.commit()
 
     def __del__(self) -> None:
@@ -134,4 +134,6 @@ def lease_us_of(options: Mapping[str, Any]) -> int:
     try:
         return lease_of(options.get("lease"), None)
     except ArgumentError as error:
-        raise ConfigError(f"lease is for how many seconds a request is held without a sign of life: {error}") from error
+        raise ConfigError(
+            f"lease is the number of seconds after which the request of a dead process is freed: {error}"
+        ) from error

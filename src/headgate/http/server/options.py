@@ -213,10 +213,10 @@ def one_of(options: Mapping[str, Any], name: str, *choices: str) -> str:
 
 def function_of(options: Mapping[str, Any], name: str) -> Any:
     """Return an option that is a function, None by default; raises ConfigError."""
-    given = options.get(name)
-    if given is not None and not callable(given):
-        raise ConfigError(f"{name} is a function of the request, not {given!r:.40}")
-    return given
+    function = options.get(name)
+    if function is not None and not callable(function):
+        raise ConfigError(f"{name} is a function of the request, not {function!r:.40}")
+    return function
 
 
 def cost_of(options: Mapping[str, Any], check: Callable[[Any], object]) -> Any:

@@ -107,7 +107,7 @@ class Placements:
 def misplaced(functions: Iterable[object]) -> str:
     """Return the message about limits above the routes of functions."""
     names = ", ".join(f"{getattr(f, '__module__', '')}.{getattr(f, '__qualname__', '')}" for f in functions)
-    return f"rate_limit stands above the route of {names}, where it limits nothing: put it below the route decorator"
+    return f"rate_limit is above the route of {names}, where it limits nothing: put it below the route decorator"
 
 
 def chain(function: Any) -> Iterator[Any]:

@@ -127,9 +127,9 @@ class RequestLimits:
         functions = (self._exempt, self._key, self._cost, self._limits_of)
         is_awaited = any(map(iscoroutinefunction, functions))
         if is_awaited and not asynchronous:
-            raise ConfigError("a coroutine function goes before an asyncio application only")
+            raise ConfigError("a coroutine function needs an asyncio application")
         if iscoroutinefunction(self._counts):
-            raise ConfigError("counts is no coroutine function: the response is sent")
+            raise ConfigError("counts cannot be a coroutine function: the response has been sent already")
         for entry in tier_limits:
             if entry is not None:
                 self._limiter(entry, wide=self._wide is not None)
@@ -147,7 +147,7 @@ class RequestLimits:
         """Whether requests are held until their responses have ended."""
 
         if self.holds and (self._wait or self._wide is not None):
-            raise ConfigError("what is in flight is limited without wait and ipv6_wide")
+            raise ConfigError("limits on requests in flight cannot be combined with wait or ipv6_wide")
         choosers = (self._exempt, self._key, self._counts)
         self._is_data = (
             all(function is None for function in choosers)
@@ -433,7 +433,7 @@ class RequestLimits:
         if limiter is not None:
             return limiter
         if len(self._limiters) >= _MOST_LIMITERS:
-            raise ConfigError(f"limits that a function gives are of {_MOST_LIMITERS} kinds at the most")
+            raise ConfigError(f"a function may return at most {_MOST_LIMITERS} different limits")
         if wide and self._wide is not None:
             limiter = WideLimiter(
                 self._limiter(limits).limits,
@@ -508,7 +508,7 @@ def _wait_s(options: Mapping[str, Any]) -> float:
     try:
         timeout_us(wait)
     except ArgumentError as error:
-        raise ConfigError(f"wait is for how many seconds a request may stand in line: {error}") from error
+        raise ConfigError(f"wait is the number of seconds for which a request may wait in line: {error}") from error
     return wait or 0
 
 

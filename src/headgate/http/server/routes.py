@@ -75,19 +75,19 @@ def route_place(
 class ApplicationEnforcers:
     """The enforcers of one limit, by application: where no store is named, each application has a store of its own."""
 
-    __slots__ = ("_made", "_make", "any")
+    __slots__ = ("_by_application", "_make", "any")
 
     def __init__(self, make: Callable[[object], Enforcer], *, apart: bool) -> None:
         self._make = make
-        self._made: Attached[Enforcer] | None = Attached() if apart else None
+        self._by_application: Attached[Enforcer] | None = Attached() if apart else None
         self.any = make(None)
         """The enforcer for all applications, or for requests whose application is not known."""
 
     def of(self, application: object) -> Enforcer:
         """Return the enforcer for an application, or an object that lives as long; None for an unknown application."""
-        if self._made is None or application is None:
+        if self._by_application is None or application is None:
             return self.any
-        return self._made.of(application, lambda: self._make(application))
+        return self._by_application.of(application, lambda: self._make(application))
 
 
 class RouteLimits:
@@ -117,11 +117,11 @@ class RouteLimits:
     def enforcer(self, limits: LimitsOfRoute, options: RouteOptions) -> Enforcer:
         """`enforcers` where there is one application."""
         check_limits(limits)
-        given = {**self._defaults, **options, "limits": limits}
-        store = given.get("store", _MEMORY)
+        merged = {**self._defaults, **options, "limits": limits}
+        store = merged.get("store", _MEMORY)
         if isinstance(store, str):
-            given["store"] = self._open(store)
-        return Enforcer(None, cast(RouteOptions, given), asynchronous=self._asynchronous, routed=True)
+            merged["store"] = self._open(store)
+        return Enforcer(None, cast(RouteOptions, merged), asynchronous=self._asynchronous, routed=True)
 
     def close(self) -> None:
         """Close the stores that were opened here by URL, except those in memory; a later decision opens them again."""

@@ -212,9 +212,9 @@ def exchange_of(scope: Scope) -> ScopeExchange:
     exchange = scope.get(_KEY)
     if type(exchange) is ScopeExchange:
         return exchange
-    made = ScopeExchange() if type(exchange) is not RoutePassed else _continued(exchange)
-    scope[_KEY] = made
-    return made
+    created = ScopeExchange() if type(exchange) is not RoutePassed else _continued(exchange)
+    scope[_KEY] = created
+    return created
 
 
 def exchange_at(scope: Scope, endpoint: object, place_id: object = None) -> ScopeExchange:

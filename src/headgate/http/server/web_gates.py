@@ -34,7 +34,7 @@ def web_gate(
     asynchronous: bool,
     websockets: bool,
 ) -> Any:
-    """Return what decides on an application's requests by the native gate of a policy; None where it cannot read them.
+    """Return the web gate of a policy's native gate, for an application's requests; None where it cannot read them.
 
     `kind` is their class in Python. `writes_fields` is whether responses have RateLimit fields, None where Python
     writes others.

@@ -103,7 +103,7 @@ class Site:
             raise ConfigError("settings.HEADGATE has a policy or limits, one of the two")
         of_limits = [name for name in options if name not in (*_SHARED, *_OF_A_POLICY)]
         if limits is None and of_limits:
-            raise ConfigError(f"settings.HEADGATE[{of_limits[0]!r}] goes with limits; a policy says it itself")
+            raise ConfigError(f"settings.HEADGATE[{of_limits[0]!r}] goes with limits; a policy defines it itself")
         if policy is not None:
             own = _with_groups({name: options[name] for name in (*_OF_A_POLICY, "store") if name in options})
             if not isinstance(policy, Gate | AsyncGate):
