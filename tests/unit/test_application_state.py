@@ -21,7 +21,7 @@ from starlette.routing import Mount, Route
 from asgi_asking import ask
 from headgate import MemoryStore
 from headgate.http import asgi
-from headgate.http.server.attached import Attached
+from headgate.http.server.attached_values import Attached
 from headgate.integrations import aiohttp as for_aiohttp
 from headgate.integrations import fastapi as for_fastapi
 from headgate.integrations import flask as for_flask

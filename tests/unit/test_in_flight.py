@@ -38,7 +38,7 @@ from django.utils.functional import SimpleLazyObject
 from headgate import AsyncGate, AsyncLimiter, ConfigError, Limiter, MemoryStore, StoreUnavailable
 from headgate.http import asgi
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.held import HeldRequest
+from headgate.http.server.held_request import HeldRequest
 from headgate.integrations import django, fastapi, litestar, starlette
 from headgate.policy.request import Request
 from headgate.stores.redis.store import RedisStore
@@ -521,8 +521,8 @@ class _FailsToSettle(MemoryStore):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limits": "2 concurrent", "wait": 1}, "without wait"),
-        ({"limits": "2 concurrent", "ipv6_wide": (48, 8)}, "without wait and ipv6_wide"),
+        ({"limits": "2 concurrent", "wait": 1}, "combined with wait"),
+        ({"limits": "2 concurrent", "ipv6_wide": (48, 8)}, "combined with wait or ipv6_wide"),
         ({"limits": "2 concurrent", "lease": 0}, "lease is the number of seconds"),
         ({"limits": "2 concurrent", "lease": "60"}, "lease is the number of seconds"),
     ],

@@ -193,7 +193,7 @@ def test_an_object_whose_call_is_a_coroutine_function_is_awaited(mark: Callable[
 
     judge = Judge("asyncio", limits="1/minute", exempt=mark(Exempt()))
     assert judge.passed(*times(2)) == [True, False]
-    with pytest.raises(ConfigError, match="before an asyncio application only"):
+    with pytest.raises(ConfigError, match="needs an asyncio application"):
         Judge("threads", limits="1/minute", exempt=mark(Exempt()))
 
 
@@ -210,9 +210,9 @@ def test_an_object_whose_call_is_a_coroutine_function_is_awaited(mark: Callable[
     ],
 )
 def test_before_threads_a_coroutine_function_is_told_at_once(policy: Any, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="before an asyncio application only"):
+    with pytest.raises(ConfigError, match="needs an asyncio application"):
         Judge("threads", policy, **options)
-    with pytest.raises(ConfigError, match="before an asyncio application only"):
+    with pytest.raises(ConfigError, match="needs an asyncio application"):
         wsgi.RateLimitMiddleware(lambda environ, start_response: [], policy, **options)
 
 
@@ -573,8 +573,8 @@ def test_what_can_be_no_refusal_is_told(colour: str, given: Any, message: str) -
         ({"limits": "1/minute", "counts": 5}, "counts is a function of the request"),
         ({"limits": "1/minute", "counts": _coroutine}, "counts cannot be a coroutine function"),
         ({"limits": "1/minute", "refusal": b"no"}, "refusal is a function of the request"),
-        ({"limits": "1/minute", "refusal": _coroutine}, "refusal is no coroutine function: nothing awaits"),
-        ({"limits": "1/minute", "on_decision": _coroutine}, "on_decision is no coroutine function: nothing awaits"),
+        ({"limits": "1/minute", "refusal": _coroutine}, "refusal cannot be a coroutine function"),
+        ({"limits": "1/minute", "on_decision": _coroutine}, "on_decision cannot be a coroutine function"),
         ({"limits": "1/minute", "headers": None}, "headers are the name of a dialect, or a list of names, not None"),
         ({"limits": "1/minute", "on_decision": []}, "on_decision is a function of the request"),
         ({"limits": {"default": "1/minute"}, "tier": "pro"}, "tier is a function of the request"),

@@ -26,13 +26,13 @@ from headgate.http.server.asgi_messages import (
     refuse,
 )
 from headgate.http.server.asgi_request import AsgiRequest
-from headgate.http.server.behind import is_before, root_path_of
 from headgate.http.server.callables import AsgiCallable, mark_coroutine_function
 from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Judgement
-from headgate.http.server.nested import JUDGED, leave_exchange, nested, outer_exchanges
+from headgate.http.server.inner_applications import is_before, root_path_of
+from headgate.http.server.nested_enforcers import JUDGED_PLACES, nested, outer_exchanges, store_exchange
 from headgate.http.server.options import Options, check_fallback
 from headgate.http.server.scope_exchange import ScopeExchange
 from headgate.policy.gate import AnyPolicy, AsyncGate
@@ -100,8 +100,8 @@ class RateLimitMiddleware(AsgiCallable):
         if self._root_path:
             scope["root_path"] = self._root_path  # as the application will set it; its routes are found by it
         if self._nested is not None:
-            if JUDGED not in scope:
-                scope[JUDGED] = self._nested.first
+            if JUDGED_PLACES not in scope:
+                scope[JUDGED_PLACES] = self._nested.first_places
             elif scope["type"] != "lifespan":
                 enforcer = self._nested.enforcer(scope)
         decide_natively = enforcer.decide_natively
@@ -150,7 +150,7 @@ class RateLimitMiddleware(AsgiCallable):
             await refuse(judgement.refusal, scope, receive, send, self._fallback)
             return
         if self._is_outer:
-            leave_exchange(scope, exchange, self)
+            store_exchange(scope, exchange, self)
         if enforcer.settles:
             await exchange.run(self.app, scope, receive, send)
         else:

@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Unpack
 
 from headgate.decision import Decision
 from headgate.errors import StoreError
-from headgate.http.server.behind import is_before
 from headgate.http.server.callables import WsgiCallable
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Exchange
-from headgate.http.server.nested import JUDGED, leave_exchange, nested, outer_exchanges
+from headgate.http.server.inner_applications import is_before
+from headgate.http.server.nested_enforcers import JUDGED_PLACES, nested, outer_exchanges, store_exchange
 from headgate.http.server.options import Options, Response, check_fallback
 from headgate.http.server.wsgi_messages import (
     Environ,
@@ -78,8 +78,8 @@ class RateLimitMiddleware(WsgiCallable):
         enforcer: Enforcer = self._enforcer
         decided: Any = None
         if self._nested is not None:
-            if JUDGED not in environ:
-                environ[JUDGED] = self._nested.first
+            if JUDGED_PLACES not in environ:
+                environ[JUDGED_PLACES] = self._nested.first_places
             else:
                 enforcer = self._nested.enforcer(environ)
         if enforcer.decide_natively is not None and not self._is_outer:
@@ -114,7 +114,7 @@ class RateLimitMiddleware(WsgiCallable):
             for outer in outer_exchanges(environ, self):
                 outer.take_back()
         elif self._is_outer:
-            leave_exchange(environ, exchange, self)
+            store_exchange(environ, exchange, self)
         if refusal is not None and self._fallback is None:
             return send_refusal(start_response, refusal, head=environ["REQUEST_METHOD"] == "HEAD")
         fields = exchange.fields() if judgement.fields is None else judgement.fields

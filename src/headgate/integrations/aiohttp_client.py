@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.client.calls import FailureKind, Sender, ServerResponse, run_async
 from headgate.http.client.errors import library_errors
+from headgate.http.client.held_call import HeldCall
 from headgate.http.client.options import ClientLimits, Options
-from headgate.http.client.places import HeldCall
 
 try:
     import aiohttp

@@ -15,8 +15,8 @@ from headgate.drive import check_asyncio
 from headgate.errors import MissingExtraError
 from headgate.http.client.calls import FailureKind, OutgoingRequest, Sender, ServerResponse, run, run_async
 from headgate.http.client.errors import library_errors
+from headgate.http.client.held_call import HeldCall
 from headgate.http.client.options import ClientLimits, Options
-from headgate.http.client.places import HeldCall
 
 try:
     import httpx

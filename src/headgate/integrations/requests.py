@@ -15,8 +15,8 @@ from weakref import ref
 from headgate.errors import MissingExtraError
 from headgate.http.client.calls import FailureKind, Sender, ServerResponse, run
 from headgate.http.client.errors import library_errors
+from headgate.http.client.held_call import HeldCall
 from headgate.http.client.options import ClientLimits, Options
-from headgate.http.client.places import HeldCall
 
 try:
     import requests

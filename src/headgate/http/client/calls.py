@@ -26,9 +26,9 @@ from headgate.errors import HeadgateError, Held, RateLimited, StoreError, StoreU
 from headgate.holding import LEASE_S
 from headgate.http.client.destinations import Destination, Destinations
 from headgate.http.client.errors import ErrorConverter
+from headgate.http.client.held_call import HeldCall
 from headgate.http.client.limit_fields import AnnouncedLimits, told
 from headgate.http.client.options import ClientLimits, Options, read_options
-from headgate.http.client.places import HeldCall
 from headgate.keys import Key
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.waiting.steps import FOREVER_US, Sleep

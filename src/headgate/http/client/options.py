@@ -12,7 +12,7 @@ from headgate.costs import Cost
 from headgate.decision import OnStoreError
 from headgate.decorator import check_plain
 from headgate.errors import ArgumentError, ConfigError, check_flag
-from headgate.http.client.places import holds
+from headgate.http.client.held_call import holds
 from headgate.keys import Key, check_cost
 from headgate.limiter import AnyLimits, AsyncLimiter, Limiter
 from headgate.limits import Limit

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from headgate.http.server.behind import behind
+from headgate.http.server.inner_applications import parts_behind
 
 log = logging.getLogger("headgate")
 
 
 def warn_outside_of_cors(limit: object, app: Any) -> None:
     """Log a warning where the application behind a limit has a CORS middleware of its own."""
-    found = next(filter(is_cors, behind(app)), None)
+    found = next(filter(is_cors, parts_behind(app)), None)
     if found is not None:
         log_outside_of_cors(type(limit).__name__, found)
 

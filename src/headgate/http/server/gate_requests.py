@@ -10,7 +10,7 @@ from headgate.costs import read_units
 from headgate.decision import Decision
 from headgate.drive import answered, check_asyncio, is_on_asyncio
 from headgate.errors import ArgumentError, ConfigError
-from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, await_reservation, lease_us_of
+from headgate.http.server.held_request import NEEDS_ASYNCIO, HeldRequest, await_reservation, lease_us_of
 from headgate.http.server.options import cost_of, function_of
 from headgate.http.server.request_limits import Charge, RequestOutcome
 from headgate.http.server.web_gates import web_gate

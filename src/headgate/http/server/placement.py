@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from headgate.errors import ConfigError
-from headgate.http.server.attached import Attached
+from headgate.http.server.attached_values import Attached
 
 log = logging.getLogger("headgate")
 

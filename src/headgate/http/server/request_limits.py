@@ -25,7 +25,7 @@ from headgate.http.server.counted_keys import (
     wide_rules,
     within,
 )
-from headgate.http.server.held import NEEDS_ASYNCIO, HeldRequest, await_reservation, lease_us_of
+from headgate.http.server.held_request import NEEDS_ASYNCIO, HeldRequest, await_reservation, lease_us_of
 from headgate.http.server.ipv6_aggregate import WideLimiter
 from headgate.http.server.options import Response, cost_of, function_of, in_any_case, one_of
 from headgate.http.server.plain_rule import PlainRule

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeVar, Unpack, cast
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.drive import check_asyncio
 from headgate.errors import ConfigError
-from headgate.http.server.attached import Attached
+from headgate.http.server.attached_values import Attached
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.held import NEEDS_ASYNCIO
+from headgate.http.server.held_request import NEEDS_ASYNCIO
 from headgate.http.server.options import Of, Options, RouteOptions, check_limits, check_names
 from headgate.http.server.web_gates import NOWHERE
 from headgate.limiter import AnyLimits

@@ -10,7 +10,7 @@ from headgate.collector import in_collector
 from headgate.costs import Cost
 from headgate.drive import answered_in_any_case, drive, drive_async
 from headgate.errors import StoreError
-from headgate.http.server.held import HeldRequest
+from headgate.http.server.held_request import HeldRequest
 from headgate.limits import Limit
 
 log = logging.getLogger("headgate")

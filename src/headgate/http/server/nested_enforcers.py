@@ -18,10 +18,10 @@ from headgate.http.server.enforcer import Enforcer, PlaceOf
 from headgate.http.server.exchange import Exchange
 from headgate.http.server.options import Options, RouteOptions
 
-JUDGED = "headgate.middlewares"
+JUDGED_PLACES = "headgate.middlewares"
 """The key in a scope or an environ of the places that judged its request."""
 
-_AROUND = "headgate.around"
+_OUTER_EXCHANGES = "headgate.around"
 """The key of references to the exchanges of the outer middlewares that let the request pass.
 
 They are weak references: a reference cycle would wait for the garbage collector.
@@ -36,14 +36,14 @@ class NestedEnforcers:
         self._options = options
         self._asynchronous = asynchronous
         self._inner: dict[str, Enforcer] = {}
-        self.first = (PlaceOf(enforcer, self, ""),)
-        """The value of `JUDGED` for a scope or an environ that nothing has judged yet."""
+        self.first_places = (PlaceOf(enforcer, self, ""),)
+        """The value of `JUDGED_PLACES` for a scope or an environ that nothing has judged yet."""
 
     def enforcer(self, scope: MutableMapping[str, Any]) -> Enforcer:
         """Return the enforcer for the request of a scope or an environ that others have judged already."""
-        places: tuple[PlaceOf, ...] = scope[JUDGED]
+        places: tuple[PlaceOf, ...] = scope[JUDGED_PLACES]
         counter = self._enforcer.counter_name("", self, places)
-        scope[JUDGED] = (*places, PlaceOf(self._enforcer, self, counter))
+        scope[JUDGED_PLACES] = (*places, PlaceOf(self._enforcer, self, counter))
         if not counter:
             return self._enforcer
         inner = self._inner.get(counter)
@@ -67,11 +67,11 @@ def outer_exchanges(scope: MutableMapping[str, Any], middleware: object) -> list
     scope that it was given or a copy of it.
     """
     exchanges: list[Exchange] = [
-        exchange for reference in scope.get(_AROUND, ()) if (exchange := reference()) is not None
+        exchange for reference in scope.get(_OUTER_EXCHANGES, ()) if (exchange := reference()) is not None
     ]
     return [] if any(exchange.has_judged(middleware) for exchange in exchanges) else exchanges
 
 
-def leave_exchange(scope: MutableMapping[str, Any], exchange: Exchange, middleware: object) -> None:
+def store_exchange(scope: MutableMapping[str, Any], exchange: Exchange, middleware: object) -> None:
     """Store the exchange of `middleware`, which let a request pass, for those behind it, as long as it keeps it."""
-    scope[_AROUND] = (*map(ref, outer_exchanges(scope, middleware)), ref(exchange))
+    scope[_OUTER_EXCHANGES] = (*map(ref, outer_exchanges(scope, middleware)), ref(exchange))

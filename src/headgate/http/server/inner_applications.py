@@ -12,7 +12,7 @@ from typing import Any
 _DEEPEST = 32
 
 
-def behind(app: Any) -> Iterator[object]:
+def parts_behind(app: Any) -> Iterator[object]:
     """Yield the parts behind a middleware: each `app`, and the middlewares that are yet to be built."""
     for _ in range(_DEEPEST):
         if app is None:
@@ -28,7 +28,7 @@ def behind(app: Any) -> Iterator[object]:
 
 def is_before(kind: type, app: Any) -> bool:
     """Whether an application is a middleware of this kind, or has one behind it, built or yet to be built."""
-    return any(isinstance(part, kind) or (isclass(part) and issubclass(part, kind)) for part in behind(app))
+    return any(isinstance(part, kind) or (isclass(part) and issubclass(part, kind)) for part in parts_behind(app))
 
 
 def root_path_of(app: Any) -> str:
@@ -36,5 +36,5 @@ def root_path_of(app: Any) -> str:
 
     FastAPI is recognised by `root_path_in_servers`: the `root_path` of Quart is a folder.
     """
-    root_paths = (getattr(part, "root_path", "") for part in behind(app) if hasattr(part, "root_path_in_servers"))
+    root_paths = (getattr(part, "root_path", "") for part in parts_behind(app) if hasattr(part, "root_path_in_servers"))
     return next(root_paths, "") or ""
