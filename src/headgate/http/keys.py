@@ -40,7 +40,7 @@ def api_key(name: str = "X-API-Key") -> KeyOf:
     read = extractor_of(HeaderIdentity(name, lower, secret=True))
 
     @portable_here
-    def of(any_request: Any) -> tuple[str, ...] | None:
+    def key_of(any_request: Any) -> tuple[str, ...] | None:
         request = any_request if isinstance(any_request, Request) else request_of(any_request)
         sent = request.header(lower)
         scheme, *token = sent.split(None, 1)[:2] or [""]
@@ -48,7 +48,7 @@ def api_key(name: str = "X-API-Key") -> KeyOf:
             request = Request(headers={name: token[0] if token else ""})
         return _key("api_key", read(request))
 
-    return of
+    return key_of
 
 
 def cookie(name: str, *, secret: bool = True) -> KeyOf:
@@ -73,11 +73,11 @@ def first_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
         raise ConfigError("first_of needs at least one function")
     functions = tuple(adapt_function("first_of", function) for function in keys)
 
-    def of(any_request: Any) -> Any:
+    def key_of(any_request: Any) -> Any:
         request = request_of(any_request)
         return next((key for key in (function(request) for function in functions) if _is_key(key)), None)
 
-    async def of_async(any_request: Any) -> Any:
+    async def key_of_async(any_request: Any) -> Any:
         request = request_of(any_request)
         for function in functions:
             key = await _awaited(function(request))
@@ -85,7 +85,7 @@ def first_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
                 return key
         return None
 
-    return portable_here(of_async if any(map(iscoroutinefunction, functions)) else of)
+    return portable_here(key_of_async if any(map(iscoroutinefunction, functions)) else key_of)
 
 
 def all_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -94,15 +94,15 @@ def all_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
         raise ConfigError("all_of needs at least one function")
     functions = tuple(adapt_function("all_of", function) for function in keys)
 
-    def of(any_request: Any) -> Any:
+    def key_of(any_request: Any) -> Any:
         request = request_of(any_request)
         return _combined([function(request) for function in functions])
 
-    async def of_async(any_request: Any) -> Any:
+    async def key_of_async(any_request: Any) -> Any:
         request = request_of(any_request)
         return _combined([await _awaited(function(request)) for function in functions])
 
-    return portable_here(of_async if any(map(iscoroutinefunction, functions)) else of)
+    return portable_here(key_of_async if any(map(iscoroutinefunction, functions)) else key_of)
 
 
 def _is_key(key: Any) -> bool:
@@ -124,10 +124,10 @@ async def _awaited(value: Any | Awaitable[Any]) -> Any:
 
 def _from_extractor(source: str, extract: Extractor) -> KeyOf:
     @portable_here
-    def of(any_request: Any) -> tuple[str, ...] | None:
+    def key_of(any_request: Any) -> tuple[str, ...] | None:
         return _key(source, extract(any_request if isinstance(any_request, Request) else request_of(any_request)))
 
-    return of
+    return key_of
 
 
 def _key(source: str, found: Parts | None) -> tuple[str, ...] | None:

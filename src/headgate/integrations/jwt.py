@@ -75,14 +75,14 @@ def claim(
     verifier = _TokenVerifier(name, key, algorithms, audience, issuer, leeway, clock)
     lower = header_name(_checked(header))
 
-    def of(request: Any) -> FoundClaim:
+    def claim_of(request: Any) -> FoundClaim:
         sent = request_of(request).header(lower)
         if sent is REPEATED:
             return verifier.repeated
         token = _token_in(sent)
         return verifier.claim(token) if token else None
 
-    async def of_async(request: Any) -> FoundClaim:
+    async def claim_of_async(request: Any) -> FoundClaim:
         sent = request_of(request).header(lower)
         if sent is REPEATED:
             return verifier.repeated
@@ -93,7 +93,7 @@ def claim(
         return (await asyncio.to_thread(verifier.claim, token)) if entry is None else entry[0]
 
     fetches = hasattr(key, "get_signing_key_from_jwt")
-    return portable_here(of_async if (fetches if in_thread is None else in_thread) else of)
+    return portable_here(claim_of_async if (fetches if in_thread is None else in_thread) else claim_of)
 
 
 class _TokenVerifier:

@@ -21,12 +21,12 @@ from headgate.policy.request import Request
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PORTABLE = "__headgate_portable__"
-_HERE = "here"
+_OWN = "here"
 
-OF_A_REQUEST = ("key", "cost", "exempt", "tier", "limits", "scope")
+REQUEST_FUNCTIONS = ("key", "cost", "exempt", "tier", "limits", "scope")
 """Options that may be functions of the request alone."""
 
-_OF_MORE = {"counts": 2, "on_decision": 2, "refusal": 3}
+_FUNCTIONS_OF_MORE = {"counts": 2, "on_decision": 2, "refusal": 3}
 """Options that are functions of the request and more, with their number of arguments."""
 
 
@@ -38,7 +38,7 @@ def portable(function: F) -> F:
 
 def portable_here(function: F) -> F:
     """`portable` for a function of Headgate's own: its results are known, and are not checked."""
-    setattr(function, _PORTABLE, _HERE)
+    setattr(function, _PORTABLE, _OWN)
     return function
 
 
@@ -62,14 +62,14 @@ def _(request: Request) -> Request:
 
 
 def adapt_functions(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options whose functions take the framework's own request; raises ConfigError for unsuitable functions."""
+    """Return options with functions that pass on the framework's own request; raises ConfigError for any other."""
     adapted = dict(options)
-    for name in OF_A_REQUEST:
+    for name in REQUEST_FUNCTIONS:
         if callable(adapted.get(name)):
             adapted[name] = adapt_function(name, adapted[name])
-    for name, arguments in _OF_MORE.items():
+    for name, arguments in _FUNCTIONS_OF_MORE.items():
         if callable(adapted.get(name)):
-            adapted[name] = _adapt_further(name, adapted[name], arguments)
+            adapted[name] = _adapt_function_of_more(name, adapted[name], arguments)
     if callable(adapted.get("refusal")):
         adapted["refusal"] = _checking_refusals(adapted["refusal"])
     return adapted
@@ -95,7 +95,7 @@ def adapt_function(name: str, function: Callable[..., Any]) -> Callable[[Request
     ConfigError for a function of anything else.
     """
     if is_portable(function):
-        return function if getattr(function, _PORTABLE) is _HERE else _for_headgate_request(function, name)
+        return function if getattr(function, _PORTABLE) is _OWN else _for_headgate_request(function, name)
     if takes(function, 1):
         return _for_own_request(function, name)
     if takes(function, 0):
@@ -103,23 +103,21 @@ def adapt_function(name: str, function: Callable[..., Any]) -> Callable[[Request
     raise ConfigError(f"{name} is a function of the request alone, not {_described(function)}")
 
 
-def _adapt_further(name: str, function: Callable[..., Any], arguments: int) -> Callable[..., Any]:
+def _adapt_function_of_more(name: str, function: Callable[..., Any], arguments: int) -> Callable[..., Any]:
     if name != "counts" and is_coroutine_function(function):
         raise ConfigError(f"{name} cannot be a coroutine function: nothing awaits its result")
     if is_portable(function):
         return function
     if not is_coroutine_function(function) and not takes(function, arguments):
-        with_what = {"counts": "response", "on_decision": "decision", "refusal": "decision and the usual response"}[
-            name
-        ]
-        raise ConfigError(f"{name} is a function of the request and the {with_what}, not {_described(function)}")
+        parameters = {"counts": "response", "on_decision": "decision", "refusal": "decision and usual response"}[name]
+        raise ConfigError(f"{name} is a function of the request and the {parameters}, not {_described(function)}")
     return _for_own_request(function)
 
 
 def _checking_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls `function` and raises ArgumentError where its result is not a Refusal."""
 
-    def of(request: Any, decision: Any, usual: Refusal) -> Refusal | None:
+    def adapted(request: Any, decision: Any, usual: Refusal) -> Refusal | None:
         refusal = function(request, decision, usual)
         if refusal is None:
             return None
@@ -142,43 +140,43 @@ def _checking_refusals(function: Callable[..., Any]) -> Callable[..., Any]:
                     raise ArgumentError(f"name and value of a header of a Refusal are text, not {kind_of(part)}")
         return refusal
 
-    return of
+    return adapted
 
 
 def _for_own_request(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
     """Return a function of Headgate's request that calls one of the framework's, which is the option `name`."""
     if is_coroutine_function(function):
 
-        async def of_async(request: Request, *rest: Any) -> Any:
+        async def adapted_async(request: Request, *rest: Any) -> Any:
             return await request.call(function, *rest)
 
-        return of_async
+        return adapted_async
 
-    def of(request: Request, *rest: Any) -> Any:
+    def adapted(request: Request, *rest: Any) -> Any:
         result = request.call(function, *rest)
         if type(result) is CoroutineType and name:
             _refuse_coroutine(result, name)
         return result
 
-    return of
+    return adapted
 
 
 def _for_headgate_request(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a function that was marked as portable and is the option `name`, with a check of its result."""
     if is_coroutine_function(function):
 
-        async def of_async(request: Request) -> Any:
+        async def adapted_async(request: Request) -> Any:
             return await function(request)
 
-        return of_async
+        return adapted_async
 
-    def of(request: Request) -> Any:
+    def adapted(request: Request) -> Any:
         result = function(request)
         if type(result) is CoroutineType:
             _refuse_coroutine(result, name)
         return result
 
-    return of
+    return adapted
 
 
 def _refuse_coroutine(result: CoroutineType[Any, Any, Any], name: str) -> NoReturn:
@@ -191,15 +189,15 @@ def _without_request(function: Callable[[], Any]) -> Callable[[Any], Any]:
     """Return a function of a request that calls `function` without it."""
     if is_coroutine_function(function):
 
-        async def of_async(_: Any) -> Any:
+        async def adapted_async(_: Any) -> Any:
             return await function()
 
-        return of_async
+        return adapted_async
 
-    def of(_: Any) -> Any:
+    def adapted(_: Any) -> Any:
         return function()
 
-    return of
+    return adapted
 
 
 def _described(function: Callable[..., Any]) -> str:

@@ -192,7 +192,7 @@ class GateRequests:
         return (
             self._hold_async(request, cost, pending)
             if self._asynchronous
-            else self._record_reservation(request, cost, pending)
+            else self._record_hold(request, cost, pending)
         )
 
     def _wait(self, request: Request, cost: Any) -> Any:
@@ -212,17 +212,17 @@ class GateRequests:
         return (
             self._wait_async(request, cost, outcome)
             if hasattr(outcome, "__await__")
-            else self._record_reservation(request, cost, outcome)
+            else self._record_hold(request, cost, outcome)
         )
 
     async def _wait_async(self, request: Request, cost: Any, pending: Any) -> Decision:
-        return self._record_reservation(request, cost, await pending)
+        return self._record_hold(request, cost, await pending)
 
     async def _hold_async(self, request: Request, cost: Any, pending: Any) -> Decision:
         outcome = await (await_reservation(pending) if self._gate.store.blocking else pending)
-        return self._record_reservation(request, cost, outcome)
+        return self._record_hold(request, cost, outcome)
 
-    def _record_reservation(self, request: Request, cost: Any, outcome: Any) -> Decision:
+    def _record_hold(self, request: Request, cost: Any, outcome: Any) -> Decision:
         if isinstance(outcome, Decision):
             return outcome
         if outcome:

@@ -367,15 +367,13 @@ class RequestLimits:
         reserving = limiter.reserve(counted, cost, lease_us=self._lease_us)
         if self._asynchronous:
             return self._hold_async(request, reserving, limiter, counted, cost)
-        return self._record_reservation(request, reserving, limiter, counted, cost)
+        return self._record_hold(request, reserving, limiter, counted, cost)
 
     async def _hold_async(self, request: Request, reserving: Any, limiter: Any, counted: Any, cost: Any) -> Decision:
         reservation = await (await_reservation(reserving) if self._store.blocking else reserving)
-        return self._record_reservation(request, reservation, limiter, counted, cost)
+        return self._record_hold(request, reservation, limiter, counted, cost)
 
-    def _record_reservation(
-        self, request: Request, reservation: Any, limiter: Any, counted: Any, cost: Any
-    ) -> Decision:
+    def _record_hold(self, request: Request, reservation: Any, limiter: Any, counted: Any, cost: Any) -> Decision:
         if reservation:
             held = HeldRequest(reservation, asynchronous=self._asynchronous)
             request.charge = Charge(limiter, counted, cost, self._clock.now_us(), held)
@@ -478,13 +476,13 @@ def _tiered(limits: Mapping[str, AnyLimits | None], tier: Any) -> Callable[[Requ
         except TypeError:  # a list, perhaps of all groups of a user, is not the name of a tier
             return default
 
-    def of(request: Request) -> AnyLimits | None:
+    def limits_of(request: Request) -> AnyLimits | None:
         return of_tier(tier(request))
 
-    async def of_async(request: Request) -> AnyLimits | None:
+    async def limits_of_async(request: Request) -> AnyLimits | None:
         return of_tier(await tier(request))
 
-    return of_async if iscoroutinefunction(tier) else of
+    return limits_of_async if iscoroutinefunction(tier) else limits_of
 
 
 def _settled(counted: Counted, reported: Any, charged: tuple[int, ...]) -> tuple[int, ...]:

@@ -53,14 +53,14 @@ class ScopeExchange(Exchange):
         template: str,
         place_id: object,
         counted_as: str = "",
-        own: Any = None,
+        framework_request: Any = None,
         native_outcome: NativeOutcome | None = None,
     ) -> Judgement | Coroutine[Any, Any, Judgement]:
         """Have a route's enforcer judge; return the judgement, or an awaitable of it where a store or a queue is slow.
 
         The request counts under `counted_as`, or else under the template of the route; with a number, where another
         place uses that name already: see `Enforcer.counter_name`, also for `place_id`. `kind` makes Headgate's request
-        where one is needed, around the framework's `own` if there is one. `native_outcome` is the native decision, if
+        where one is needed, around the framework's `framework_request` if there is one. `native_outcome` is the native decision, if
         there is one.
         """
         counted_as = counted_as or template
@@ -83,7 +83,7 @@ class ScopeExchange(Exchange):
                     judgement.has_passed = True
                     self._judgements += (judgement,)
                     return judgement
-        parts = (scope, template) if own is None else (scope, template, own)
+        parts = (scope, template) if framework_request is None else (scope, template, framework_request)
         return self.judge_scope(enforcer, kind, parts, decided, None, place_id, counted_as, charge)
 
     def judge_scope(
@@ -114,7 +114,7 @@ class ScopeExchange(Exchange):
         if isinstance(outcome, Decision):
             fields = enforcer.passing_fields(outcome) if outcome.allowed else None
         elif outcome is not None and not isinstance(outcome, StoreError):
-            return self._judge_later(enforcer, kind, parts, outcome, request, place_id, counted_as, charge)
+            return self._judge_async(enforcer, kind, parts, outcome, request, place_id, counted_as, charge)
         if request is None and (fields is None or enforcer.settles):
             request = kind(*parts)
             if counted_as:
@@ -146,7 +146,7 @@ class ScopeExchange(Exchange):
         self._pass(judgement)
         return judgement
 
-    async def _judge_later(
+    async def _judge_async(
         self,
         enforcer: Enforcer,
         kind: RequestKind,

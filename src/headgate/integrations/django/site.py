@@ -19,7 +19,7 @@ from headgate.errors import ConfigError, kind_of
 from headgate.forks import ProcessLock
 from headgate.http.server.counted_keys import address_rules
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.functions import OF_A_REQUEST, is_portable, takes
+from headgate.http.server.functions import REQUEST_FUNCTIONS, is_portable, takes
 from headgate.http.server.gate_requests import GateRequests
 from headgate.http.server.options import Answering, Options, RouteOptions, check_fallback
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
@@ -178,7 +178,7 @@ def _function_named(text: str) -> Any:
 def _with_groups(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options whose functions of a group and a request (django-ratelimit's) became functions of a request."""
     converted = dict(options)
-    for name in OF_A_REQUEST:
+    for name in REQUEST_FUNCTIONS:
         function = converted.get(name)
         if callable(function) and not is_portable(function) and _takes_a_group(function):
             converted[name] = _of_group(function)
@@ -241,7 +241,7 @@ def _asking_again(ask: Callable[[Request], Any]) -> Callable[[Request], Any]:
     """Return an `ask` for an event loop that awaits the values which functions of the request need, and asks again."""
 
     async def ask_again(request: Request) -> Any:
-        for _ in OF_A_REQUEST:  # each function may need a value, once
+        for _ in REQUEST_FUNCTIONS:  # each function may need a value, once
             try:
                 return await answered(ask(request))
             except NotLoaded as error:  # nothing is charged before all functions have returned
