@@ -776,7 +776,7 @@ def test_every_function_of_a_request_is_given_the_frameworks_own() -> None:
         ({"key": lambda request, view: "a"}, r"key is a function of the request alone, not .*\(request, view\)"),
         ({"cost": lambda *, units: units}, r"cost is a function of the request alone, not .*\(\*, units\)"),
         ({"counts": lambda response: True}, r"counts is a function of the request and the response, not .*\(resp"),
-        ({"refusal": lambda request: None}, "refusal is a function of the request and the decision and the usual"),
+        ({"refusal": lambda request: None}, "refusal is a function of the request and the decision and usual"),
         ({"on_decision": lambda: None}, "on_decision is a function of the request and the decision, not"),
         ({"key": first_of}, None),
     ],

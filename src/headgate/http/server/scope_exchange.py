@@ -60,7 +60,7 @@ class ScopeExchange(Exchange):
 
         The request counts under `counted_as`, or else under the template of the route; with a number, where another
         place uses that name already: see `Enforcer.counter_name`, also for `place_id`. `kind` makes Headgate's request
-        where one is needed, around the framework's `framework_request` if there is one. `native_outcome` is the native decision, if
+        where one is needed, around `framework_request` if there is one. `native_outcome` is the native decision, if
         there is one.
         """
         counted_as = counted_as or template
