@@ -262,7 +262,7 @@ def test_a_request_that_fails_or_is_cancelled_is_freed(build: Any) -> None:
 
 
 @pytest.mark.parametrize("build", APPLICATIONS)
-def test_a_client_that_goes_away_in_the_middle_of_a_stream_frees_its_place(build: Any) -> None:
+def test_a_client_that_disconnects_during_a_stream_frees_its_place(build: Any) -> None:
     async def test(house: House) -> None:
         app = build(house, "1 concurrent")
         ask = Ask(app, "/stream")
@@ -275,7 +275,7 @@ def test_a_client_that_goes_away_in_the_middle_of_a_stream_frees_its_place(build
 
 
 @pytest.mark.parametrize("build", APPLICATIONS[:-1])
-def test_what_goes_on_in_the_background_is_not_in_flight(build: Any) -> None:
+def test_background_work_is_not_in_flight(build: Any) -> None:
     async def test(house: House) -> None:
         app = build(house, "1 concurrent")
         ask = Ask(app, "/background")
@@ -288,7 +288,7 @@ def test_what_goes_on_in_the_background_is_not_in_flight(build: Any) -> None:
     run(test)
 
 
-def test_an_inner_refusal_frees_what_outer_limits_held() -> None:
+def test_an_inner_refusal_frees_the_holds_of_outer_limits() -> None:
     async def test(house: House) -> None:
         outer, inner = fastapi.RateLimits(), fastapi.RateLimits()
         app = FastAPI(dependencies=[Depends(outer("2 concurrent; 100/minute fixed", scope="outer"))])
@@ -332,7 +332,7 @@ def test_a_nested_middleware_holds_its_own_places_and_all_are_freed() -> None:
     run(test)
 
 
-def test_what_counts_is_settled_with_the_place() -> None:
+def test_the_actual_cost_is_settled_with_the_place() -> None:
     async def test(house: House) -> None:
         app = asgi.RateLimitMiddleware(
             _starlette(house),
@@ -351,7 +351,7 @@ def test_what_counts_is_settled_with_the_place() -> None:
     run(test)
 
 
-def test_counts_that_fails_frees_the_place_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_counts_function_frees_the_place(caplog: pytest.LogCaptureFixture) -> None:
     async def test(house: House) -> None:
         def counts(request: Any, response: Any) -> bool:
             raise KeyError
@@ -381,7 +381,7 @@ def test_tiers_may_have_places_or_none() -> None:
     run(test)
 
 
-def test_a_gate_whose_policy_begins_or_ceases_to_count_what_is_in_flight_is_followed() -> None:
+def test_a_reload_that_adds_or_removes_limits_in_flight_is_followed() -> None:
     async def test(house: House) -> None:
         rule = {"name": "user", "by": ["ip"], "limits": "100/minute"}
         gate = AsyncGate({"version": 1, "rules": [rule]}, store=MemoryStore())
@@ -401,7 +401,7 @@ def test_a_gate_whose_policy_begins_or_ceases_to_count_what_is_in_flight_is_foll
     run(test)
 
 
-def test_requests_that_no_rule_in_flight_is_for_are_not_held() -> None:
+def test_requests_without_a_rule_in_flight_are_not_held() -> None:
     async def test(house: House) -> None:
         rules = [
             {"name": "slow", "by": ["ip"], "match": {"path": "/slow"}, "limits": "1 concurrent"},
@@ -458,7 +458,7 @@ def test_a_websocket_is_in_flight_until_it_is_closed() -> None:
     run(test)
 
 
-def test_leases_go_on_while_a_response_streams_and_a_request_that_is_dropped_is_freed_at_once() -> None:
+def test_leases_are_extended_while_a_response_streams_and_a_dropped_request_is_freed_at_once() -> None:
     async def test(house: House) -> None:
         store = MemoryStore()
         watching = AsyncLimiter("2 concurrent", store=store, name="n")
@@ -527,12 +527,12 @@ class _FailsToSettle(MemoryStore):
         ({"limits": "2 concurrent", "lease": "60"}, "lease is the number of seconds"),
     ],
 )
-def test_what_cannot_be_held_is_told_at_once(options: dict[str, Any], message: str) -> None:
+def test_options_that_exclude_holds_raise_an_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         asgi.RateLimitMiddleware(_starlette(House()), **options)
 
 
-def test_a_route_of_fastapi_without_a_middleware_that_sees_responses_says_so() -> None:
+def test_a_route_of_fastapi_without_a_middleware_that_sees_responses_raises_an_error() -> None:
     async def test(house: House) -> None:
         app = FastAPI()
 
@@ -642,7 +642,7 @@ def _streamed_async(content: str) -> Any:
 
 @pytest.mark.parametrize("made", [HttpResponse, _streamed, _streamed_async], ids=["whole", "stream", "async stream"])
 @pytest.mark.parametrize("kind", ["site", "views"])
-def test_what_a_thread_of_django_answers_to_a_client_that_is_gone_is_dropped_at_once(kind: str, made: Any) -> None:
+def test_the_response_of_a_django_thread_to_a_disconnected_client_is_dropped_at_once(kind: str, made: Any) -> None:
     inside, never = threading.Event(), threading.Event()
 
     def slow(request: Any) -> Any:
@@ -707,7 +707,7 @@ def test_a_stream_of_django_that_fails_on_an_event_loop_frees_its_request(kind: 
         gc.collect()
 
 
-def test_a_request_of_django_on_an_event_loop_is_freed_where_the_server_is_given_the_exception() -> None:
+def test_a_request_of_django_on_an_event_loop_is_freed_where_the_server_gets_the_exception() -> None:
     async def test(house: House) -> None:
         async def fail(request: Any) -> Any:
             raise KeyError
@@ -767,7 +767,7 @@ class _Unsendable(Ask):
         raise RuntimeError("the connection is closed")
 
 
-def test_what_a_thread_drops_is_settled_when_its_lease_would_be_extended() -> None:
+def test_a_hold_that_a_thread_drops_is_settled_when_its_lease_would_be_extended() -> None:
     limiter = Limiter("2 concurrent; 9/hour")
     held = HeldRequest(limiter.reserve("key", lease=3600), asynchronous=False)
     beat = held._beat

@@ -200,7 +200,7 @@ def test_a_request_that_fails_is_freed(app: Wsgi) -> None:
         assert Asked(app).end() == 200, path
 
 
-def test_a_request_of_django_is_freed_where_the_server_is_given_the_exception() -> None:
+def test_a_request_of_django_is_freed_where_the_server_gets_the_exception() -> None:
     told = {"MIDDLEWARE": [MIDDLEWARE], "HEADGATE": {"limits": LIMITS}, "DEBUG_PROPAGATE_EXCEPTIONS": True}
     for app in _django(Urls(), **told):
         with pytest.raises(KeyError):
@@ -312,7 +312,7 @@ def test_a_request_of_flask_is_freed_where_a_function_that_tears_it_down_fails(w
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["a new one each time", "always the same one"])
-def test_a_request_of_flask_ends_with_the_response_that_a_function_after_it_puts_in_place(*, kept: bool) -> None:
+def test_a_request_of_flask_ends_with_the_response_that_a_function_after_it_returns(*, kept: bool) -> None:
     app = flask.Flask("shop", static_folder=None)
     same = flask.Response("other", 202)
     told: list[tuple[int, int]] = []
@@ -356,7 +356,7 @@ def test_a_request_is_freed_that_ends_under_a_policy_which_counts_nothing_in_fli
     assert [Asked(app).end() for _ in range(2)] == [200, 200]
 
 
-def test_a_wsgi_gate_holds_what_its_policy_says() -> None:
+def test_a_wsgi_gate_holds_the_requests_of_its_policy() -> None:
     store = MemoryStore()
     app = plain(policy=Gate(POLICY, store=store))
     first = Asked(app, "/stream")
