@@ -172,11 +172,11 @@ def test_long_and_unusual_values_are_keys_of_bounded_length() -> None:
 def test_verified_claims_are_cached_until_the_token_expires_and_for_five_minutes_at_most() -> None:
     clock, key_lookups = ManualClock(), []
 
-    def key_of(header: Mapping[str, Any]) -> str:
+    def find_key(header: Mapping[str, Any]) -> str:
         key_lookups.append(header["alg"])
         return SECRET
 
-    key_of = claim_of(key=key_of, clock=clock)
+    key_of = claim_of(key=find_key, clock=clock)
     seconds = clock.now_us() // 1_000_000
     expires_soon, expires_late = (
         bearing({"sub": "ann", "exp": seconds + 100}),
