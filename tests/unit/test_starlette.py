@@ -137,8 +137,8 @@ def test_a_native_call_that_fails_is_not_asked_again(choice: Any, monkeypatch: p
         raise StoreTimeout("another process holds the shard")
 
     gate = SimpleNamespace(decide=None, decide_route=late)
-    monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, tells, websockets: gate)
-    monkeypatch.setattr(RequestLimits, "_ask", lambda self, request: pytest.fail("it is asked again"))
+    monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, writes_fields, websockets: gate)
+    monkeypatch.setattr(RequestLimits, "_decide", lambda self, request: pytest.fail("it is asked again"))
     answer = ask(one(RateLimits()("1/minute", on_store_error=choice)(read)))
     assert answer.status_code == (200 if choice == "open" else 503)
     assert answer.headers["X-RateLimit-Degraded"] == choice

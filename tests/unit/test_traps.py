@@ -107,7 +107,7 @@ TRAPS = {
     ],
     "secrets in keys, logs and labels": [
         "unit/test_who.py::test_a_secret_is_in_no_key",
-        "unit/test_jwt.py::test_no_token_and_no_secret_stands_in_a_log_or_an_error",
+        "unit/test_jwt.py::test_no_token_and_no_secret_is_in_a_log_or_an_error",
     ],
     "an outage of the limiter turned into 500, 400 or 429": [
         "unit/test_service_app.py::test_a_store_that_does_not_answer_is_503_with_a_problem",
