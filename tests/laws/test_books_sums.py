@@ -149,7 +149,7 @@ def test_a_closed_month_stays_as_it_was_and_what_changes_is_told_later(
     november = Closing(DECEMBER_US + DAY_US, "2026-11", "UTC", sums_of("2026-11", so_far))
     records = [*so_far, november, *after]
     report = report_of([Listed(records)], by=["month", "user"])
-    assert [month.booked for month in report.closed] == [month.kept for month in report.closed]
+    assert [month.booked for month in report.closed] == [month.recorded for month in report.closed]
     assert report.total.booked.plus(report.total.later) == report.total.restated
     plain = [record for record in records if not isinstance(record, Closing)]
     restated = report_of([Listed(plain)], by=["month", "user"])

@@ -284,7 +284,7 @@ def test_a_file_that_cannot_be_put_aside_grows_on_and_that_is_logged_once(
         file.append([file.encode(entry)])
     file.close()
     assert records_of(path) == entries
-    assert [record.message.partition(": ")[2][:32] for record in caplog.records] == ["cannot be put aside, so the file"]
+    assert [record.message.partition(": ")[2][:32] for record in caplog.records] == ["cannot be rotated, so the file k"]
 
 
 def test_the_oldest_files_go_also_where_nothing_can_be_compressed(tmp_path: Path) -> None:
@@ -408,8 +408,8 @@ def test_nothing_in_a_database_is_changed_or_deleted(tmp_path: Path) -> None:
         ("jsonl:///tmp/b.jsonl?rotat=1MiB", "did you mean"),
         ("sqlite:///tmp/b.db?keep=1", 'one option after "?", queue'),
         ("sqlite:///tmp/b.db?queue=0", "at least 1"),
-        ("/nowhere/at/all/books.jsonl", "there is no folder /nowhere/at/all"),
-        ("/nowhere/at/all/books.db", "there is no folder /nowhere/at/all"),
+        ("/nowhere/at/all/books.jsonl", "there is no directory /nowhere/at/all"),
+        ("/nowhere/at/all/books.db", "there is no directory /nowhere/at/all"),
         ("books.jsonl.gz", "can be read, not written"),
     ],
 )

@@ -71,7 +71,7 @@ def test_what_is_written_about_a_closed_month_is_told_in_the_month_of_writing_an
     assert (november.booked.cost, november.later.cost, november.restated.cost) == (1_000_000, 2_500_000, 1_000_000)
     assert (november.later.unsettled_cost, november.later.corrected) == (-8_000_000, 1)
     (month,) = report.closed
-    assert month.kept == month.booked == october.booked and month.restated == october.restated
+    assert month.recorded == month.booked == october.booked and month.restated == october.restated
     (change,) = report.later
     assert (change.written_in, change.month, change.delta.cost) == ("2026-11", "2026-10", 2_500_000)
     assert report.total.booked.plus(report.total.later) == report.total.restated
@@ -107,7 +107,7 @@ def test_entries_that_vanish_from_a_closed_month_show(tmp_path: Path) -> None:
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if '"id":"b"' not in line))
     (month,) = read(path).closed
-    assert (month.kept.calls, month.booked.calls) == (2, 1)
+    assert (month.recorded.calls, month.booked.calls) == (2, 1)
 
 
 def test_a_correction_of_a_hold_that_nothing_settled_ends_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from headgate import SharedStore
 from headgate.llm import AsyncLlmGate, LlmGate, Usage
 from headgate.llm.inputs import InputCount
-from headgate.llm.learned import LearnedHere, NothingLearned
+from headgate.llm.learned import LocalLearned, NothingLearned
 from headgate.llm.learned.shared import SharedLearned
 from subjects import ZONES
 
@@ -56,7 +56,7 @@ def test_coverage_compares_what_was_made_with_the_estimate_whatever_other_rules_
 
 
 def test_a_gate_may_be_given_what_was_learned() -> None:
-    learned = LearnedHere()
+    learned = LocalLearned()
     with LlmGate(POLICY, learned=learned) as gate:
         settle(gate, 14, 30)
     assert learned.output("ann", "m", 4000) == 14 and learned.coverage()["m"] == (30, 0)

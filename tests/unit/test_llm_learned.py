@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.llm.learned import Coverage, LearnedHere
-from headgate.llm.learned import here as limits
+from headgate.llm.learned import Coverage, LocalLearned
+from headgate.llm.learned import local as limits
 from headgate.llm.learned.samples import MOST, Samples, bucket_of, halved, largest_of, quantile_of
 from headgate.llm.model_table import most_output
 
@@ -19,7 +19,7 @@ numbers = st.integers(0, 1 << 24)
 counts = st.dictionaries(st.integers(-200, 199), st.integers(1, 300), max_size=40)
 
 
-def settle(learned: LearnedHere, made: int, *, key: str = "", model: str = "m", most: int = 4096, **told: int) -> None:
+def settle(learned: LocalLearned, made: int, *, key: str = "", model: str = "m", most: int = 4096, **told: int) -> None:
     """One call that was settled."""
     plain = {"held": 0, "cut": False, "counted_input": 0, "used_input": 0} | told
     learned.settled(
@@ -68,7 +68,7 @@ def test_halving_keeps_half_of_the_samples_and_their_places(counts: dict[int, in
 
 
 def test_nothing_is_told_before_thirty_calls() -> None:
-    learned = LearnedHere()
+    learned = LocalLearned()
     for _ in range(29):
         settle(learned, 100, key="k")
     assert learned.output("k", "m", 4096) is None
@@ -79,7 +79,7 @@ def test_nothing_is_told_before_thirty_calls() -> None:
 
 
 def test_a_key_with_enough_calls_has_its_own_estimate() -> None:
-    learned = LearnedHere()
+    learned = LocalLearned()
     for _ in range(500):
         settle(learned, 2000)
     for _ in range(30):
@@ -90,7 +90,7 @@ def test_a_key_with_enough_calls_has_its_own_estimate() -> None:
 
 def test_nineteen_of_twenty_calls_stay_within_their_hold() -> None:
     chance = random.Random(7)
-    learned = LearnedHere()
+    learned = LocalLearned()
     above = 0
     for number in range(6000):
         made = min(round(chance.lognormvariate(5.5, 0.8)), 4096)
@@ -105,7 +105,7 @@ def test_nineteen_of_twenty_calls_stay_within_their_hold() -> None:
 def test_answers_that_were_cut_are_known_to_be_at_least_so_long() -> None:
     """Of answers of 100 to 1,000 tokens 19 in 20 were cut at 300: to take that for their length would tell 300."""
     chance = random.Random(7)
-    learned, naive = LearnedHere(), LearnedHere()
+    learned, naive = LocalLearned(), LocalLearned()
     for number in range(1000):
         made = chance.randint(100, 1000)
         cut = number % 20 and made > 300
@@ -116,7 +116,7 @@ def test_answers_that_were_cut_are_known_to_be_at_least_so_long() -> None:
 
 
 def test_where_all_long_answers_were_cut_the_most_is_held() -> None:
-    learned = LearnedHere()
+    learned = LocalLearned()
     for _ in range(60):
         settle(learned, 50)
         settle(learned, 500, cut=1)
@@ -124,14 +124,14 @@ def test_where_all_long_answers_were_cut_the_most_is_held() -> None:
 
 
 def test_no_more_is_told_than_a_call_can_make() -> None:
-    learned = LearnedHere()
+    learned = LocalLearned()
     for _ in range(30):
         settle(learned, 250, most=250)
     assert learned.output("", "m", 250) == 250 and learned.output("", "m", 200) == 200
 
 
 def test_old_calls_fade() -> None:
-    learned = LearnedHere()
+    learned = LocalLearned()
     for _ in range(3000):
         settle(learned, 4000)
     for _ in range(3000):
@@ -140,7 +140,7 @@ def test_old_calls_fade() -> None:
 
 
 def test_what_a_provider_counts_as_input_is_learned() -> None:
-    learned = LearnedHere()
+    learned = LocalLearned()
     assert learned.input_permille("m") == 1000
     for _ in range(29):
         settle(learned, 1, counted_input=400, used_input=500)
@@ -160,9 +160,9 @@ def test_what_a_provider_counts_as_input_is_learned() -> None:
 def test_names_that_clients_make_up_take_bounded_memory_and_the_least_recent_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "MOST_OF_KEYS", 10)
-    monkeypatch.setattr(limits, "MOST_OF_MODELS", 5)
-    learned = LearnedHere()
+    monkeypatch.setattr(limits, "MOST_KEY_SERIES", 10)
+    monkeypatch.setattr(limits, "MOST_MODELS", 5)
+    learned = LocalLearned()
     for number in range(200):
         settle(learned, 100, key="kept", model="kept")
         settle(learned, 1, key=f"{number}", model=f"m{number % 4}")
@@ -176,7 +176,7 @@ def test_names_that_clients_make_up_take_bounded_memory_and_the_least_recent_go(
 
 
 def test_what_is_no_call_teaches_nothing() -> None:
-    learned = LearnedHere()
+    learned = LocalLearned()
     settle(learned, -1)
     settle(learned, 5, most=1 << 60)
     settle(learned, 5, model="x" * 1000)
@@ -187,7 +187,7 @@ def test_what_is_no_call_teaches_nothing() -> None:
 
 
 def test_calls_without_an_estimate_or_of_unknown_length_say_nothing_of_coverage() -> None:
-    learned = LearnedHere()
+    learned = LocalLearned()
     settle(learned, 50, held=-1)
     assert learned.coverage() == {}
     for made in (49, 50, 51):
@@ -235,13 +235,13 @@ settled_calls = st.lists(
 def test_calls_that_are_read_together_teach_what_they_would_teach_one_by_one(
     calls: list[tuple[str, str, int, int, int, bool, int, int]],
 ) -> None:
-    together, alone = LearnedHere(), LearnedHere()
+    together, alone = LocalLearned(), LocalLearned()
     for call in calls:
         together.settled(*call)
         alone.settled(*call)
         alone.coverage()
     told = [learned.coverage() for learned in (together, alone)]
-    assert told[0] == told[1] and len(together._unread) == 0
+    assert told[0] == told[1] and len(together._unlearned) == 0
     counts = [{name: samples.counts for name, samples in each._of_keys.items()} for each in (together, alone)]
     assert counts[0] == counts[1] and list(together._of_keys) == list(alone._of_keys)
     for of_together, of_alone in zip(together._of_models.values(), alone._of_models.values(), strict=True):
@@ -263,7 +263,7 @@ def test_calls_that_are_read_together_teach_what_they_would_teach_one_by_one(
 def test_calls_that_wait_to_be_read_change_no_answer(
     calls: list[tuple[str, str, int, int, int, bool, int, int]],
 ) -> None:
-    waiting, reading = LearnedHere(), LearnedHere()
+    waiting, reading = LocalLearned(), LocalLearned()
     for call in calls:
         waiting.settled(*call)
         reading.settled(*call)
@@ -273,23 +273,23 @@ def test_calls_that_wait_to_be_read_change_no_answer(
 
 
 def test_what_cannot_change_an_answer_waits_to_be_read() -> None:
-    learned = LearnedHere()
+    learned = LocalLearned()
     for _ in range(20):
         settle(learned, 20, key="k")
         assert learned.input_permille("m") == 1000 and learned.output("k", "m", 4096) is None
-    assert len(learned._unread) == 20
+    assert len(learned._unlearned) == 20
 
 
 def test_few_calls_wait_to_be_read_and_none_that_an_estimate_needs() -> None:
-    learned = LearnedHere()
+    learned = LocalLearned()
     for _ in range(32):
         settle(learned, 20, key="k")
     for _ in range(1000):
         settle(learned, 500, key="k")
         learned.output("k", "m", 4096)
-        assert len(learned._unread) < 32
+        assert len(learned._unlearned) < 32
     assert learned.output("k", "m", 4096) == largest_of(bucket_of(500))
-    ascending = LearnedHere()
+    ascending = LocalLearned()
     for made in range(40):
         settle(ascending, made, key="k")
     assert ascending.output("k", "m", 4096) == 39, "the first estimate is of all 40"

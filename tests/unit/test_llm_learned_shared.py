@@ -16,10 +16,10 @@ import redis.asyncio
 
 from headgate import GuardedStore, MemoryStore, SharedStore
 from headgate.errors import StoreError, StoreUnavailable
-from headgate.llm.learned import LearnedHere, in_file, learned_for
-from headgate.llm.learned.in_file import FileSamples
+from headgate.llm.learned import LocalLearned, file_samples, learned_for
+from headgate.llm.learned.file_samples import FileSamples
 from headgate.llm.learned.samples import MOST, bucket_of, halved, largest_of
-from headgate.llm.learned.shared import Addition, Place, SharedLearned
+from headgate.llm.learned.shared import Addition, SampleStore, SharedLearned
 from headgate.stores.protocol import Store
 from headgate.stores.redis.store import RedisStore
 from subjects import REDIS, ZONES, make_store
@@ -35,20 +35,20 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return make_store(request.param)
 
 
-def place_of(store: Store) -> Place:
+def place_of(store: Store) -> SampleStore:
     learned = learned_for(store)
     assert isinstance(learned, SharedLearned)
-    return learned._place
+    return learned._sample_store
 
 
-def process(place: Place, namespace: str = "") -> SharedLearned:
+def process(place: SampleStore, namespace: str = "") -> SharedLearned:
     """What one of several processes has of what is shared; it shares when a test tells it to."""
-    learned = SharedLearned(place, namespace=namespace, every_s=3600)
+    learned = SharedLearned(place, namespace=namespace, interval_s=3600)
     learned._is_running = True  # so that no thread is started
     return learned
 
 
-def settle(learned: LearnedHere, made: int, times: int = 1, *, key: str = "k", cut: bool = False) -> None:
+def settle(learned: LocalLearned, made: int, times: int = 1, *, key: str = "k", cut: bool = False) -> None:
     for _ in range(times):
         learned.settled(key, "m", 4096, 1, made, cut, 200, 300)
 
@@ -56,7 +56,7 @@ def settle(learned: LearnedHere, made: int, times: int = 1, *, key: str = "k", c
 class LosingPlace:
     """A place whose answers are lost, before or after it has done what it was asked for."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SampleStore) -> None:
         self.place = place
         self.loses = ""
 
@@ -136,7 +136,7 @@ def test_without_an_answer_calls_are_learned_from_here_and_the_log_tells_it_once
             settle(learned, 100, 600)
             assert not learned.share()
     assert [record.message for record in caplog.records] == [
-        "what calls of models used is learned in this process alone: no answer"
+        "the usage of model calls is learned in this process alone: no answer"
     ]
     assert learned.output("k", "m", 4096) == largest_of(bucket_of(100))
     assert learned._of_keys["k", "m", 7].weight <= 2 * MOST, "and old ones fade"
@@ -146,7 +146,7 @@ def test_without_an_answer_calls_are_learned_from_here_and_the_log_tells_it_once
 
 
 def test_a_thread_shares_and_ends_with_what_it_shares(tmp_path: Path) -> None:
-    one, other = (SharedLearned(FileSamples(tmp_path / "zone"), every_s=0.01) for _ in range(2))
+    one, other = (SharedLearned(FileSamples(tmp_path / "zone"), interval_s=0.01) for _ in range(2))
     settle(one, 100, 30)
 
     until(lambda: other.output("k", "m", 4096))
@@ -181,9 +181,9 @@ def test_a_forked_child_tells_nothing_of_its_parents_again(tmp_path: Path) -> No
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from headgate.llm.learned.in_file import FileSamples\n"
+        "from headgate.llm.learned.file_samples import FileSamples\n"
         "from headgate.llm.learned.shared import SharedLearned\n"
-        "learned = SharedLearned(FileSamples(Path(sys.argv[1])), every_s=3600)\n"
+        "learned = SharedLearned(FileSamples(Path(sys.argv[1])), interval_s=3600)\n"
         "def settle(times):\n"
         "    for _ in range(times):\n"
         "        learned.settled('k', 'm', 4096, 1, 100, False, 0, 0)\n"
@@ -224,7 +224,7 @@ def test_a_zone_that_is_shared_with_a_group_shares_this_too(tmp_path: Path) -> N
 def test_a_directory_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "zone.learned").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StoreUnavailable, match="its directory is not one, or another user may write to it"):
+    with pytest.raises(StoreUnavailable, match="its directory is none, or another user may write to it"):
         FileSamples(tmp_path / "zone").merge("a", 1, [("0a", {5: 1})])
     assert not list((tmp_path / "elsewhere").iterdir())
 
@@ -249,7 +249,7 @@ def test_a_file_that_is_no_database_is_an_error_that_names_it(tmp_path: Path) ->
 
 
 def test_the_file_is_bounded_and_the_least_recent_series_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_file, "MOST_SERIES", 10)
+    monkeypatch.setattr(file_samples, "MOST_SERIES", 10)
     place = FileSamples(tmp_path / "zone")
     for number in range(30):
         place.merge("a", number, [(f"{number:02x}", {5: 1})])
@@ -279,15 +279,15 @@ def test_series_on_redis_go_when_they_are_not_used(servers: RedisStore) -> None:
 
 def test_what_another_program_wrote_there_is_an_error(servers: RedisStore) -> None:
     servers.client.hset(f"{servers.prefix}:{{learned:0a}}:samples", "x", "y")
-    with pytest.raises(StoreError, match="what was learned of a model"):
+    with pytest.raises(StoreError, match="the learned samples of a model"):
         place_of(servers).merge("a", 1, [("0a", {})])
 
 
 def test_a_store_in_memory_and_a_client_of_asyncio_learn_alone(caplog: pytest.LogCaptureFixture) -> None:
-    assert type(learned_for(MemoryStore())) is LearnedHere
+    assert type(learned_for(MemoryStore())) is LocalLearned
     with caplog.at_level(logging.WARNING, "headgate"):
         learned = learned_for(GuardedStore(RedisStore(redis.asyncio.Redis())))
-    assert type(learned) is LearnedHere and "learned in this process alone" in caplog.text
+    assert type(learned) is LocalLearned and "learned in this process alone" in caplog.text
     learned.start()
     learned.close()
 
