@@ -268,7 +268,7 @@ def test_a_name_that_no_model_or_terms_can_have_is_an_error(name: str, says: str
 
 
 def test_names_that_clients_make_up_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prices, "_MOST_REMEMBERED", 10)
+    monkeypatch.setattr(prices, "_MOST_CACHED_NAMES", 10)
     book = PriceBook()
     assert book.price("gpt-5", NOON) is not None
     for number in range(30):

@@ -44,7 +44,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Any:
     def hide(*names: str) -> None:
         monkeypatch.setattr(vocabularies, "find_spec", lambda name: None if name in names else true(name))
         monkeypatch.setattr(tokens, "counter", made_once(vocabularies.load_counter))
-        monkeypatch.setattr(tokens, "_known", {})
+        monkeypatch.setattr(tokens, "_by_model", {})
 
     return hide
 
@@ -190,20 +190,20 @@ def test_long_texts_that_come_again_and_again_are_counted_twice(monkeypatch: pyt
         return count
 
     monkeypatch.setattr(tokens, "counter", counter)
-    monkeypatch.setattr(tokens, "_known", {})
-    monkeypatch.setattr(tokens, "_remembered", tokens._Remembered())
+    monkeypatch.setattr(tokens, "_by_model", {})
+    monkeypatch.setattr(tokens, "_cache", tokens._CountCache())
     text = "system prompt " * 100
     assert [count_text(text, "gpt-5").tokens for _ in range(4)] == [1400] * 4 and asked == [1400] * 2
     assert count_text(text, "gpt-4").tokens == 1400 and len(asked) == 3, "each vocabulary counts for itself"
-    for number in range(tokens._MOST_REMEMBERED):
+    for number in range(tokens._MOST_CACHED):
         for _ in range(2):
             count_text(f"{number} {text}", "gpt-5")
-    assert len(tokens._remembered._counts) == tokens._MOST_REMEMBERED
+    assert len(tokens._cache._counts) == tokens._MOST_CACHED
     count_text(text, "gpt-5")
     assert asked[-1] == 1400, "what did not come for long is forgotten"
-    for number in range(tokens._MOST_ONCE):
+    for number in range(tokens._MOST_SEEN):
         count_text(f"once {number} {text}", "gpt-5")
-    assert len(tokens._remembered.once) <= tokens._MOST_ONCE
+    assert len(tokens._cache.seen_hashes) <= tokens._MOST_SEEN
 
 
 def test_words_that_come_again_are_counted_once_and_as_they_are() -> None:
@@ -229,7 +229,7 @@ def test_names_of_models_that_clients_make_up_are_not_remembered_for_ever() -> N
     for number in range(3000):
         count_text("word", f"made-up-{number}")
     count_text("word", "m" * 5000)
-    assert len(tokens._known) <= 2000 and all(len(name) <= 200 for name in tokens._known)
+    assert len(tokens._by_model) <= 2000 and all(len(name) <= 200 for name in tokens._by_model)
 
 
 def words(text: str) -> int:

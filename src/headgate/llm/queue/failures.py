@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 
 from headgate.clock import SYSTEM_CLOCK
-from headgate.llm.call_failures import telling
+from headgate.llm.call_failures import actual_error
 
 _BUSY = frozenset({429, 503, 529})
 _AGAIN = frozenset({408, 409, 425})
@@ -54,7 +54,7 @@ class Failure(NamedTuple):
 
 def failure_of(error: BaseException) -> Failure:
     """Classify an error of a handler."""
-    message, failure = _description(error), telling(error)
+    message, failure = _description(error), actual_error(error)
     if failure is None:
         return Failure(message, True, False, "unknown")
     error, status = failure, _status_of(failure)
