@@ -350,7 +350,7 @@ def test_what_cannot_be_a_job_is_refused_in_words(submitted: dict[str, Any], wor
 def test_a_setting_that_cannot_be_is_refused_in_words() -> None:
     for make, words in (
         (lambda: AsyncLlmQueue(store="file:///x"), "the store of a queue is memory://"),
-        (lambda: AsyncLlmQueue().worker(Provider()), "a worker asks a gate"),
+        (lambda: AsyncLlmQueue().worker(Provider()), "a worker needs a gate"),
         (lambda: Bounds(jobs=0), "bounds.jobs is a number above 0"),
         (lambda: Fairness(ageing_tokens=0), "ageing_tokens is a whole number from 1"),
         (lambda: Pace(0), "start is a whole number of jobs"),
@@ -622,7 +622,7 @@ class _Mute(Exception):
 
 @pytest.mark.parametrize(
     ("error", "says"),
-    [(ValueError("\ud83d"), "ValueError: \\ud83d"), (_Mute(), "_Mute: it does not say what")],
+    [(ValueError("\ud83d"), "ValueError: \\ud83d"), (_Mute(), "_Mute: its text cannot be read")],
 )
 def test_any_error_is_told_in_words_that_can_be_kept(error: Exception, says: str) -> None:
     assert failure_of(error).message == says

@@ -178,10 +178,10 @@ def test_a_handler_on_a_thread_may_use_the_queue_and_one_on_the_loop_is_told_not
 def test_what_cannot_be_is_refused_in_words() -> None:
     with pytest.raises(ConfigError, match="the store of a queue is memory:// or the URL of a Redis"):
         LlmQueue(store="file:///jobs")
-    with pytest.raises(ConfigError, match="a worker asks a gate before each job"):
+    with pytest.raises(ConfigError, match="a worker needs a gate"):
         LlmQueue().worker(plainly)
     policy = {"version": 1, "llm": {}, "rules": [{"name": "user", "by": ["user"], "limits": "1/minute"}]}
-    with LlmGate(policy) as blocking, pytest.raises(ConfigError, match="a worker asks an AsyncLlmGate"):
+    with LlmGate(policy) as blocking, pytest.raises(ConfigError, match="a worker needs an AsyncLlmGate"):
         LlmQueue(blocking).worker(plainly)
     queue = LlmQueue()
     queue.close()

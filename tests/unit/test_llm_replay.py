@@ -179,7 +179,7 @@ def test_columns_are_named_where_they_are_called_otherwise(tmp_path: Path) -> No
     (first, second), _ = read(path, **columns)
     assert first == TraceCall(START_US, "gpt-5", Caller(user="anna"), 5, 7, 100, 1_250_000)
     assert second == TraceCall(START_US + 1_000_000, "m", Caller(), 1, 2)
-    with pytest.raises(ConfigError, match="no column tells the time of a call; its columns are t, in, out"):
+    with pytest.raises(ConfigError, match="no column has the time of a call; its columns are t, in, out"):
         read(path)
     with pytest.raises(ConfigError, match="no column is called 'whom'"):
         read(path, **{**columns, "user": "whom"})

@@ -420,8 +420,8 @@ def test_entries_are_put_in_order_whatever_the_disorder(
     expected = sorted((entry for stream in streams for entry in stream), key=lambda entry: entry[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordering, "_WINDOW", window)
-        patch.setattr(ordering, "_RUN", window)
-        patch.setattr(ordering, "_BLOCK", 3)
+        patch.setattr(ordering, "_RUN_ENTRIES", window)
+        patch.setattr(ordering, "_BLOCK_ENTRIES", 3)
         blocks = [[stream[start : start + 7] for start in range(0, len(stream), 7)] for stream in streams]
         assert flat(sorted_on_disk(blocks, tmp_path_factory.mktemp("runs"))) == expected
         try:

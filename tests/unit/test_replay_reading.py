@@ -219,14 +219,14 @@ def test_a_bare_carriage_return_in_the_names_of_columns_is_an_error_with_its_pla
     with pytest.raises(ConfigError) as caught:
         read_text(tmp_path, f"{head}\n5\t1.2.3.4\n", format=format)
     place = f"{tmp_path / 'log'}:1: the names of the columns cannot be read"
-    assert str(caught.value) == f"{place}: a carriage return stands inside a field that is not quoted"
+    assert str(caught.value) == f"{place}: a carriage return is inside a field that is not quoted"
 
 
 def test_a_bare_carriage_return_in_a_row_is_a_bad_line(tmp_path: Path) -> None:
     entries, tally = read_text(tmp_path, "time,ip,url\n5,1.2.3.4,/a\n5,1.2\r.3.4,/\n6,1.2.3.4,/b\n")
     assert [entry[3] for entry in entries] == ["/a", "/b"]
     assert [(unread.line, unread.reason) for unread in tally.shown] == [
-        (3, "it is no row: a carriage return stands inside a field that is not quoted")
+        (3, "it is no row: a carriage return is inside a field that is not quoted")
     ]
 
 
