@@ -104,7 +104,7 @@ def test_without_durations_limits_of_what_is_in_flight_are_left_out_and_told() -
     limits = {"name": "all", "by": [], "limits": "1 concurrent; 10/minute"}
     outcome = judge_calls(policy(limits), trace_of(30))
     assert outcome.left_out == ("all: 1 concurrent",)
-    assert outcome.settled_by == "at once, since the trace tells no durations"
+    assert outcome.settled_by == "at once, since the trace has no durations"
     assert outcome.refused.calls == 20
 
 
@@ -213,7 +213,7 @@ def test_the_command_prints_a_table_or_writes_a_page(replayed: list[str], tmp_pa
     done = CliRunner().invoke(headgate, replayed)
     assert done.exit_code == 0
     assert "trace.csv: 300 calls, 2023-11-14 22:13:20" in done.stdout
-    assert "settled at once, since the trace tells no durations" in done.stdout
+    assert "settled at once, since the trace has no durations" in done.stdout
     page = tmp_path / "page.html"
     assert CliRunner().invoke(headgate, [*replayed, "--report", str(page)]).exit_code == 0
     assert page.read_text().count("<svg") == 3

@@ -87,7 +87,7 @@ def test_the_engine_in_python_counts_as_tiktoken_does(vocabulary: str, without: 
 def test_texts_that_are_counted_in_parts_have_as_many_tokens(words: list[str]) -> None:
     text = " ".join(words)
     true = engine_once("o200k_base")
-    count = vocabularies._counted(true.encode_ordinary)
+    count = vocabularies._counter_of(true.encode_ordinary)
     assert vocabularies._in_parts(count, 16)(text) >= count(text)
     if all(word.isalnum() and word.isascii() for word in words):
         assert vocabularies._in_parts(count, 40)(text) == count(text)

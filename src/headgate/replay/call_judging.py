@@ -111,7 +111,7 @@ def judge_calls(
         raise ConfigError("the policy is not of calls of language models: it needs the section llm, such as llm: {}")
     has_durations = output_speed is not None or any(call.duration_us is not None for call in trace)
     judged, left_out = (policy, ()) if has_durations else rates_of(policy)
-    settled_by = "when their answers had ended" if has_durations else "at once, since the trace tells no durations"
+    settled_by = "when their answers had ended" if has_durations else "at once, since the trace has no durations"
     rules = tuple(replace(rule, wait_us=0) for rule in judged.rules)
     judged = replace(judged, rules=rules, llm=replace(policy.llm, webhook=""))
     return _Judge(judged, CallOutcome(settled_by, left_out), output_speed, learned, books).judge(trace)

@@ -78,8 +78,8 @@ def _lines(raw: io.BufferedReader, path: Path, tally: Tally) -> Iterator[str]:
     number = 0
     try:
         for chunk in chunks_of(raw, str(path)):
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
+            *complete, rest = (rest + chunk).split(b"\n")
+            for line in complete:
                 number += 1
                 yield line.decode("utf-8-sig", "replace") + "\n"
         if rest:
@@ -168,10 +168,16 @@ def _call(row: Sequence[str], places: Mapping[str, int], model: str, read_time: 
 
 
 def _tokens(role: str, text: str) -> int:
-    whole, _, rest = text.partition(".")
-    if not whole.isascii() or not whole.isdigit() or rest.strip("0") or len(whole) > 13 or int(whole) > MOST_TOKENS:
+    integer, _, rest = text.partition(".")
+    if (
+        not integer.isascii()
+        or not integer.isdigit()
+        or rest.strip("0")
+        or len(integer) > 13
+        or int(integer) > MOST_TOKENS
+    ):
         raise ValueError(f"{role} is a whole number of tokens, not {text[:40]!r}")
-    return int(whole)
+    return int(integer)
 
 
 def _duration_us(text: str) -> int | None:

@@ -33,8 +33,8 @@ class Periods:
         quarter = at_us // _QUARTER_US
         day = self._days.get(quarter)
         if day is None:
-            moment = utc_moment(quarter * _QUARTER_US)
-            day = self._days[quarter] = moment.astimezone(self._zone).date().isoformat()
+            time = utc_moment(quarter * _QUARTER_US)
+            day = self._days[quarter] = time.astimezone(self._zone).date().isoformat()
         return day
 
     def month(self, at_us: int) -> str:

@@ -131,8 +131,8 @@ class JsonLinesFile:
             os.fsync(descriptor)
             path = self.path.resolve()  # not the symbolic link, which continues to point to the books
             number = 1 + max((number_of(file) for file in older_files(path)), default=0)
-            moment = utc_moment(_first_at_us(descriptor) or 0)
-            rotated = path.with_name(f"{path.stem}-{moment:%Y%m%d}-{number:06}{path.suffix}")
+            first_time = utc_moment(_first_at_us(descriptor) or 0)
+            rotated = path.with_name(f"{path.stem}-{first_time:%Y%m%d}-{number:06}{path.suffix}")
             path.rename(rotated)
         except OSError as error:
             if not self._has_logged_failure:
