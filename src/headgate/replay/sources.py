@@ -156,7 +156,7 @@ class Log:
             return w3c_reader(self.name, names, reading.read_time, reading.headers), False
         if set(reading.fields) - {"cost"}:
             raise ConfigError(
-                f"{self.name}: a common log has fields of its own: --field is for json, csv, tsv and w3c, but for costs"
+                f"{self.name}: a common log has fixed fields: except for costs, --field is for json, csv, tsv and w3c"
             )
         headers = _common_fields("header", reading.headers)
         cost_fields = _common_fields("field", reading.units or reading.fields)

@@ -160,17 +160,17 @@ class Calendar:
 
     def day(self, number: int) -> date:
         """The date of a day of the month: the first one with this number since the log's beginning."""
-        found = self._days.get(number)
-        if found is None:
+        date_ = self._days.get(number)
+        if date_ is None:
             if not 1 <= number <= 31:
                 raise UnknownTime(f"has a day {number}, which no month has")
             first = self._first_day(number)
-            found = self._days[number] = next(
+            date_ = self._days[number] = next(
                 day
                 for day in (first - self._earlier + timedelta(days=after) for after in range(62))
                 if day.day == number
             )
-        return found
+        return date_
 
     def day_of_clock(self, clock_s: int) -> date:
         """The date of a clock time: the next day where the clock has gone back by more than half a day."""
@@ -199,10 +199,10 @@ def read_date(text: str) -> tuple[date, bool]:
     if match is None:
         raise UnknownTime(f"{text[:40]!r} is no date: write 1995-08-29, or 1995-08")
     try:
-        found = date(int(match[1]), int(match[2]), int(match[3] or 1))
+        date_ = date(int(match[1]), int(match[2]), int(match[3] or 1))
     except ValueError as error:
         raise UnknownTime(f"{text[:40]!r} is no date: {error}") from error
-    return found, match[3] is None
+    return date_, match[3] is None
 
 
 def is_clock(text: str) -> bool:

@@ -163,11 +163,11 @@ def older_files(path: Path) -> list[Path]:
     """
     path = path.resolve() if path.is_symlink() else path
     pattern = re.compile(rf"{re.escape(path.stem)}-[0-9]{{8}}-([0-9]{{6,}}){re.escape(path.suffix)}(\.gz)?")
-    found: dict[int, Path] = {}
+    by_number: dict[int, Path] = {}
     for file in sorted(path.parent.iterdir(), reverse=True):  # compressed files come first, and are replaced
         if match := pattern.fullmatch(file.name):
-            found[int(match[1])] = file
-    return [file for _, file in sorted(found.items())]
+            by_number[int(match[1])] = file
+    return [file for _, file in sorted(by_number.items())]
 
 
 def number_of(older: Path) -> int:

@@ -69,15 +69,15 @@ def _reported_units(family: Family, definitions: tuple[NamedLimit, ...]) -> _Uni
     cached = _cache.get((family, id(definitions)))
     if cached is not None and cached[0] is definitions:
         return cached[1]
-    found: dict[str, tuple[str, list[tuple[int, str]]]] = {}
+    by_name: dict[str, tuple[str, list[tuple[int, str]]]] = {}
     for place, definition in enumerate(definitions):
         limit = definition.limit
         if definition.shadow or not limit.is_rate:
             continue
         unit = "input_tokens" if family == "anthropic" and limit.of == _CACHE_AWARE else limit.of
         name = unit.replace("_", "-").lower()
-        found.setdefault(name, (limit.of, []))[1].append((place, number_text(limit.quota, limit.of)))
-    units = [(name, unit, is_money(unit), limits) for name, (unit, limits) in found.items()]
+        by_name.setdefault(name, (limit.of, []))[1].append((place, number_text(limit.quota, limit.of)))
+    units = [(name, unit, is_money(unit), limits) for name, (unit, limits) in by_name.items()]
     if len(_cache) >= _MOST_CACHED:
         _cache.clear()
     _cache[family, id(definitions)] = definitions, units

@@ -219,10 +219,10 @@ class LocalLearned:
     def coverage(self) -> dict[str, Coverage]:
         with self._lock.current:
             self._learn()
-            found = {model: of_model.coverage for model, of_model in self._of_models.items()}
+            coverages = {model: of_model.coverage for model, of_model in self._of_models.items()}
             return {
                 model: Coverage(samples.weight, samples.counts.get(1, 0))
-                for model, samples in found.items()
+                for model, samples in coverages.items()
                 if samples.weight
             }
 

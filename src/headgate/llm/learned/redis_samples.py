@@ -42,11 +42,11 @@ if #ARGV > 2 and redis.call('GET', added) ~= ARGV[1] then
     table.sort(ended)
     table.sort(cut, function(one, other) return one > other end)
     for _, buckets in ipairs({{ended, cut}}) do
-      local left = 0
+      local remainder = 0
       for _, bucket in ipairs(buckets) do
-        left = left + counts[bucket]
-        local half = math.floor(left / 2)
-        left = left - 2 * half
+        remainder = remainder + counts[bucket]
+        local half = math.floor(remainder / 2)
+        remainder = remainder - 2 * half
         if half > 0 then
           redis.call('HSET', name, string.format('%.0f', bucket), string.format('%.0f', half))
         else

@@ -91,25 +91,25 @@ class Samples:
 
 def quantile_of(counts: Mapping[int, int], percent: int) -> int | None:
     """The bucket that `percent` of all samples do not exceed, None where it cannot be known."""
-    left, longer, wanted = sum(counts.values()), _ONE, _ONE * (100 - percent) // 100
+    remaining, share_longer, target_share = sum(counts.values()), _ONE, _ONE * (100 - percent) // 100
     for bucket in sorted({max(bucket, ~bucket) for bucket in counts}):
         ended, cut = counts.get(bucket, 0), counts.get(~bucket, 0)
-        longer = -(-longer * (left - ended) // left)
-        if longer <= wanted:
+        share_longer = -(-share_longer * (remaining - ended) // remaining)
+        if share_longer <= target_share:
             return bucket
-        left -= ended + cut
+        remaining -= ended + cut
     return None
 
 
 def halved(counts: Mapping[int, int]) -> dict[int, int]:
     """Counts of half as many samples: the remainder of an odd count is carried to the next larger bucket."""
-    found: dict[int, int] = {}
+    halves: dict[int, int] = {}
     ended, cut = [bucket for bucket in counts if bucket >= 0], [bucket for bucket in counts if bucket < 0]
     for buckets in (sorted(ended), sorted(cut, reverse=True)):
-        left = 0
+        remainder = 0
         for bucket in buckets:
-            left += counts[bucket]
-            if left > 1:
-                found[bucket] = left // 2
-            left %= 2
-    return found
+            remainder += counts[bucket]
+            if remainder > 1:
+                halves[bucket] = remainder // 2
+            remainder %= 2
+    return halves

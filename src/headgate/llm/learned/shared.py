@@ -125,12 +125,12 @@ class SharedLearned(LocalLearned):
             if key:
                 requested[key if len(key) <= LONGEST_KEY else hash_of(key), model, size] = None
             requested["", model, size] = None
-        found = super().output(key, model, most)
-        if found is None:
+        estimate = super().output(key, model, most)
+        if estimate is None:
             self._wake.set()
             if not self._is_running:
                 self.start()
-        return found
+        return estimate
 
     def input_permille(self, model: str) -> int:
         if len(self._requested) < _MOST_REQUESTED:
@@ -177,8 +177,8 @@ class SharedLearned(LocalLearned):
                 return False
             with self._lock.current:
                 self._in_transit = None
-                for name, found in zip(batch.names, counts, strict=True):
-                    self._adopt(name, found)
+                for name, series_counts in zip(batch.names, counts, strict=True):
+                    self._adopt(name, series_counts)
             self._has_warned = False
             return True
 
@@ -218,22 +218,22 @@ class SharedLearned(LocalLearned):
 
     def _all_series(self) -> list[tuple[SeriesName, SharedSamples]]:
         """All series, those of models first, then of keys beginning with the least recently used."""
-        found: list[tuple[SeriesName, Samples]] = []
+        series: list[tuple[SeriesName, Samples]] = []
         for model, of_model in self._of_models.items():
-            found += [(("", model, INPUT), of_model.input), (("", model, COVERAGE), of_model.coverage)]
-            found += [(("", model, size), samples) for size, samples in of_model.by_size.items()]
-        found += self._of_keys.items()
-        return [(name, samples) for name, samples in found if isinstance(samples, SharedSamples)]
+            series += [(("", model, INPUT), of_model.input), (("", model, COVERAGE), of_model.coverage)]
+            series += [(("", model, size), samples) for size, samples in of_model.by_size.items()]
+        series += self._of_keys.items()
+        return [(name, samples) for name, samples in series if isinstance(samples, SharedSamples)]
 
     def _series(self, name: SeriesName) -> SharedSamples | None:
         key, model, size = name
-        found: Samples | None = None
+        samples: Samples | None = None
         if key:
-            found = self._of_keys.get(name)
+            samples = self._of_keys.get(name)
         elif (of_model := self._of_models.get(model)) is not None:
-            found = of_model.get(size)
-        assert found is None or isinstance(found, SharedSamples)
-        return found
+            samples = of_model.get(size)
+        assert samples is None or isinstance(samples, SharedSamples)
+        return samples
 
     def _new_series(self, name: SeriesName) -> SharedSamples | None:
         key, model, size = name
