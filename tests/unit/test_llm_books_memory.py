@@ -72,10 +72,10 @@ def test_four_times_as_many_calls_take_no_more_memory(tmp_path: Path, form: str)
     assert peaks[1] < peaks[0] + 64 * 1024, "6,000 ids alone are half a megabyte"
 
 
-def test_calls_are_remembered_that_are_told_of_after_they_were_settled(tmp_path: Path) -> None:
+def test_calls_with_entries_after_their_settling_are_remembered(tmp_path: Path) -> None:
     held = Entry("held", "usual", 1, Caller(), "m", 1, 1, None)
     settled = held._replace(kind="settled", mode="unknown")
-    told: list[Entry] = [
+    entries: list[Entry] = [
         held, settled,
         held._replace(id="twice"), settled._replace(id="twice"), settled._replace(id="twice"),
         settled._replace(id="before"), held._replace(id="before"),
@@ -83,15 +83,15 @@ def test_calls_are_remembered_that_are_told_of_after_they_were_settled(tmp_path:
         held._replace(id="open"), held._replace(id='a "quote" and é'), settled._replace(id='a "quote" and é'),
     ]  # fmt: skip
     for file in (JsonLinesFile(tmp_path / "b.jsonl", daily=False), SqliteFile(tmp_path / "b.db")):
-        file.append([file.encode(entry) for entry in told])
+        file.append([file.encode(entry) for entry in entries])
         file.close()
         books = read_books(file.path)
         remembered = calls_to_remember([books], ["corrected"])
-        assert {id for _, id in books.ids()} == {entry.id for entry in told}
-        found = {id for id in [*(entry.id for entry in told), "corrected", "none"] if id in remembered}
+        assert {id for _, id in books.ids()} == {entry.id for entry in entries}
+        found = {id for id in [*(entry.id for entry in entries), "corrected", "none"] if id in remembered}
         assert found == {"twice", "before", "extended", "corrected"}
         both = calls_to_remember([books, books], [])
-        ids = {entry.id for entry in told}
+        ids = {entry.id for entry in entries}
         assert {id for id in ids if id in both} == ids - {"open"}, "in the second books they come again"
         books.close()
 

@@ -227,8 +227,8 @@ def test_a_limit_of_one_model_counts_it_as_the_fallback_of_another(body: dict[st
 
 def test_the_rules_of_all_models_that_may_answer_hold_a_call_or_none() -> None:
     cheap = {"name": "cheap", "match": {"model": "cheap"}, "by": [], "limits": "5/day in UTC"}
-    odd = {"name": "odd", "match": {"model": ["odd", "none-*"]}, "by": [], "limits": "1/day in UTC"}
-    gate = rules_of(cheap, odd)
+    refused = {"name": "odd", "match": {"model": ["odd", "none-*"]}, "by": [], "limits": "1/day in UTC"}
+    gate = rules_of(cheap, refused)
     assert len(gate.reserve("cheap", **CALL, fallbacks=["odd"]).decision.limits) == 2
     assert not gate.reserve("cheap", **CALL, fallbacks=["odd"])
     assert gate.reserve("cheap", **CALL).decision.remaining == 3
@@ -241,7 +241,7 @@ def test_a_call_is_exempt_only_if_all_models_that_may_answer_are() -> None:
     assert gate.reserve("cheap", user="ann", **CALL, fallbacks=["dear"]).decision.rule == "rest"
 
 
-def test_what_several_models_may_answer_is_settled_by_the_one_that_did() -> None:
+def test_a_call_that_several_models_may_answer_is_settled_by_the_one_that_did() -> None:
     gate = rules_of({**DEAR, "limits": "1 usd/day in UTC"})
     call = gate.reserve("cheap", user="ann", **CALL, fallbacks=["dear"])
     call.settle({"model": "cheap", "usage": {"prompt_tokens": 1_000, "completion_tokens": 1_000}})

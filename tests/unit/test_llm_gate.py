@@ -66,7 +66,7 @@ FULL = {
 }
 
 
-def test_what_a_call_can_cost_is_held_and_the_truth_stays() -> None:
+def test_the_most_that_a_call_can_cost_is_held_and_its_actual_cost_stays() -> None:
     gate = gate_of(hold="max")
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     assert call and call.held == (1000, 500, 1_000_000 + 5_000_000)
@@ -82,7 +82,7 @@ def test_what_a_call_can_cost_is_held_and_the_truth_stays() -> None:
     assert left(gate) == after  # the first settling counts
 
 
-def test_a_refusal_takes_nothing_and_names_its_limit() -> None:
+def test_a_refusal_charges_nothing_and_names_its_limit() -> None:
     gate = gate_of(hold="max")
     refused = gate.reserve("m", user="u1", input_tokens=30_000, max_tokens=10)
     assert not refused and refused.decision.binding is not None
@@ -138,7 +138,7 @@ def test_a_block_that_raises_is_settled_by_what_happened(error: Exception, token
     assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
 
 
-def test_a_cause_deeper_down_tells_that_nothing_was_sent() -> None:
+def test_the_cause_of_an_error_shows_that_nothing_was_sent() -> None:
     gate = gate_of()
     wrapped = RuntimeError("connection error")
     wrapped.__cause__ = ConnectError()
@@ -149,9 +149,7 @@ def test_a_cause_deeper_down_tells_that_nothing_was_sent() -> None:
 
 @pytest.mark.parametrize("first", [ConnectError(), ProviderError(429)])
 @pytest.mark.parametrize("second", [TimeoutError("no answer"), KeyError("choices")])
-def test_a_provider_that_failed_says_nothing_of_the_one_that_was_asked_then(
-    first: Exception, second: Exception
-) -> None:
+def test_the_failure_of_one_provider_says_nothing_about_the_next_one(first: Exception, second: Exception) -> None:
     def ask_both() -> None:
         try:
             raise first
@@ -188,7 +186,7 @@ def test_a_connection_that_urllib_and_requests_could_not_make_costs_nothing() ->
         (400, None, 0, 1),
     ],
 )
-def test_a_status_that_litellm_makes_up_is_none_of_a_provider(
+def test_a_status_that_litellm_invents_is_not_a_providers(
     status: int, made_of: Exception | None, tokens: int, requests: int
 ) -> None:
     """As it raises errors: one of its own for each, with a status, while it handles those of the client beneath."""
@@ -212,7 +210,7 @@ class RefusingHandler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_a_refusal_gives_tokens_back_whatever_package_tells_its_status() -> None:
+def test_a_refusal_gives_tokens_back_whichever_package_reports_its_status() -> None:
     async def by_aiohttp(url: str) -> None:
         async with aiohttp.ClientSession() as session, session.post(url, data=b"{}", raise_for_status=True):
             pass
@@ -268,7 +266,7 @@ def test_rules_are_for_models_by_name_beginning_or_group() -> None:
     assert applying("gpt-5.5-mini") == ["all"]
 
 
-def test_keys_are_of_who_calls_and_of_which_model_under_any_of_its_spellings() -> None:
+def test_keys_have_the_caller_and_the_model_in_any_of_its_spellings() -> None:
     rule = {"name": "one", "by": ["team", "model"], "limits": "1/minute"}
     gate = gate_of(rule)
     assert gate.reserve("gpt-5", team="red") and not gate.reserve("openai/GPT-5", team="red")
@@ -283,7 +281,7 @@ def test_tiers_of_callers_choose_limits() -> None:
     assert [bool(gate.reserve("m", user="b", tier="gold")) for _ in range(2)] == [True, False]
 
 
-def test_the_request_that_a_call_came_in_decides_with_it() -> None:
+def test_the_http_request_of_a_call_takes_part_in_the_decision() -> None:
     rule = {"name": "chat", "by": ["ip"], "match": {"path": "/v1/chat/**", "model": "m*"}, "limits": "1/minute"}
     gate = gate_of(rule)
     request = Request("POST", "/v1/chat/completions", client_ip="203.0.113.9")
@@ -291,7 +289,7 @@ def test_the_request_that_a_call_came_in_decides_with_it() -> None:
     assert gate.reserve("x", request=request) and gate.reserve("m")
 
 
-def test_an_unknown_price_says_where_the_list_of_prices_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_price_says_that_the_list_of_prices_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     with pytest.raises(
         UnknownPriceError, match=r"'gpt-5' is not known, .* not installed: pip install 'headgate\[llm\]'$"
@@ -330,7 +328,7 @@ def test_an_unknown_price_is_refused_stated_or_free_and_never_zero_by_accident()
         ({"input_tokens": -1}, "input_tokens of a call is from 0 to"),
     ],
 )
-def test_what_no_provider_takes_is_told_and_charges_nothing(fields: dict[str, Any], message: str) -> None:
+def test_a_body_that_no_provider_accepts_is_an_error_and_charges_nothing(fields: dict[str, Any], message: str) -> None:
     gate = gate_of()
     with pytest.raises(ArgumentError) as caught:
         gate.reserve(**{"model": "m", "user": "u1", **fields})
@@ -372,7 +370,7 @@ def test_the_larger_of_both_names_of_the_most_output_counts_times_the_answers() 
         ("embeddings", {"input": "hello", "n": 2, "max_tokens": 9}, 0),
     ],
 )
-def test_what_a_dialect_does_not_have_bounds_no_output(dialect: str, fields: dict[str, Any], most: int) -> None:
+def test_fields_that_a_dialect_does_not_have_bound_no_output(dialect: str, fields: dict[str, Any], most: int) -> None:
     assert gate_of(hold="max").reserve("m", user="u1", dialect=dialect, **fields).most_output == most
 
 
@@ -384,7 +382,7 @@ def test_what_a_dialect_does_not_have_bounds_no_output(dialect: str, fields: dic
         (["chat"], "no dialect is named a list: there are chat"),
     ],
 )
-def test_a_dialect_that_is_none_is_an_error_and_holds_nothing(dialect: object, message: str) -> None:
+def test_an_unknown_dialect_is_an_error_and_holds_nothing(dialect: object, message: str) -> None:
     gate = gate_of(hold="max")
     assert gate.reserve("m", user="u1", dialect=None, max_tokens=5).decision.remaining == 4
     with pytest.raises(ArgumentError, match=message):
@@ -403,7 +401,7 @@ def test_each_prompt_of_a_completion_is_answered(prompt: Any, answers: int, dial
     assert gate.reserve("m", user="u2", prompt=prompt, max_tokens=10, n=4, best_of=5).most_output == 50 * answers
 
 
-def test_messages_are_counted_and_what_is_hidden_is_held_on_top() -> None:
+def test_messages_are_counted_and_hidden_input_is_held_in_addition() -> None:
     gate = gate_of(unknown_price="free", hidden_input=5000)
     seen = gate.reserve("gpt-5", user="u1", messages=[{"role": "user", "content": "hello"}])
     assert 5 < seen.held.input < 12
@@ -419,7 +417,7 @@ def test_messages_are_counted_and_what_is_hidden_is_held_on_top() -> None:
         several.cancel()
 
 
-def test_a_call_in_the_background_holds_all_that_it_may_make_as_its_usage_is_told_elsewhere() -> None:
+def test_a_call_in_the_background_holds_its_maximum_as_its_usage_is_reported_elsewhere() -> None:
     rules = [{"name": "user", "by": ["user"], "limits": LIMITS, "hold": hold} for hold in ("expected", "slices")]
     for rule in rules:
         gate = gate_of(rule)
@@ -432,8 +430,8 @@ def test_a_call_in_the_background_holds_all_that_it_may_make_as_its_usage_is_tol
 
 def test_a_prompt_that_is_stored_at_the_provider_is_hidden() -> None:
     gate = gate_of(hidden_input=5000)
-    told = {"id": "pmpt_1", "version": "2", "variables": {"city": "Bern"}}
-    call = gate.reserve("m", user="u1", dialect="responses", input="hi", prompt=told, max_output_tokens=5)
+    prompt = {"id": "pmpt_1", "version": "2", "variables": {"city": "Bern"}}
+    call = gate.reserve("m", user="u1", dialect="responses", input="hi", prompt=prompt, max_output_tokens=5)
     assert 5_000 < call.held.input < 5_030 and call.most_output == 5
 
 
@@ -486,11 +484,11 @@ def test_an_answer_without_usage_that_shows_little_stays_as_held() -> None:
         assert left(gate)["user.tokens.minute"] == before - 8_010
 
 
-def chunks(*, told: bool = True, words: int = 40) -> Iterator[dict[str, Any]]:
+def chunks(*, with_usage: bool = True, words: int = 40) -> Iterator[dict[str, Any]]:
     for _ in range(words):
         yield {"choices": [{"delta": {"content": " word"}}]}
     yield {"choices": [{"delta": {}, "finish_reason": "stop"}]}
-    if told:
+    if with_usage:
         yield {"choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": words}}
 
 
@@ -526,24 +524,24 @@ def test_a_usage_beyond_what_limits_can_count_leaves_a_call_as_held_and_its_plac
 ) -> None:
     rule = {"name": "user", "by": ["user"], "limits": "1000 tokens/minute bucket; 5 concurrent"}
     books, clock = Written(), ManualClock()
-    asked: dict[str, Any] = {"user": "u1", "input_tokens": 100, "max_tokens": 50}
+    arguments: dict[str, Any] = {"user": "u1", "input_tokens": 100, "max_tokens": 50}
     answer = {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 10**12}}
-    told = StreamUsage()
-    told.read(answer)
+    stream_usage = StreamUsage()
+    stream_usage.read(answer)
 
     async def main() -> Decision:
         async with AsyncLlmGate(policy(rule, hold="max"), clock=clock, books=books) as gate:
-            async with gate.call("m", **asked) as call:
-                await (call.settle_stream(told) if streamed else call.settle(answer))
-            return (await gate.reserve("m", **asked)).decision
+            async with gate.call("m", **arguments) as call:
+                await (call.settle_stream(stream_usage) if streamed else call.settle(answer))
+            return (await gate.reserve("m", **arguments)).decision
 
     if is_async:
         decision = asyncio.run(main())
     else:
         gate = gate_of(rule, hold="max", clock=clock, books=books)
-        with gate.call("m", **asked) as call:
-            call.settle_stream(told) if streamed else call.settle(answer)
-        decision = gate.reserve("m", **asked).decision
+        with gate.call("m", **arguments) as call:
+            call.settle_stream(stream_usage) if streamed else call.settle(answer)
+        decision = gate.reserve("m", **arguments).decision
     assert [limit.remaining for limit in decision.limits] == [1000 - 2 * 150, 4]
     assert [entry.mode for entry in books.entries if entry.kind == "settled"] == ["unknown"]
     assert "cannot be counted, so it stays as held" in caplog.text
@@ -557,7 +555,7 @@ def test_a_usage_beyond_what_limits_can_count_leaves_a_call_as_held_and_its_plac
         Usage(10, 5, cache_write_hour=1),
     ],
 )  # fmt: skip
-def test_numbers_that_no_call_can_have_are_refused_and_settle_nothing(usage: Usage) -> None:
+def test_impossible_numbers_are_errors_and_settle_nothing(usage: Usage) -> None:
     gate = gate_of(hold="max")
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     for settle in (call.settle_usage, call.settle_at_least):
@@ -568,17 +566,17 @@ def test_numbers_that_no_call_can_have_are_refused_and_settle_nothing(usage: Usa
     assert left(gate)["user.tokens.minute"] == 90_000 - 15
 
 
-def test_a_stream_is_settled_by_the_usage_that_it_tells() -> None:
+def test_a_stream_is_settled_by_the_usage_that_it_reports() -> None:
     gate = gate_of(hold="max")
     with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
         assert len(list(call.stream(chunks()))) == 42
     assert left(gate)["user.tokens.minute"] == 90_000 - 1040
 
 
-def test_a_stream_without_usage_counts_at_least_what_was_held_and_made() -> None:
+def test_a_stream_without_usage_counts_at_least_what_was_held_and_generated() -> None:
     gate = gate_of(hold="max")
     with gate.call("m", user="u1", input_tokens=1000, max_tokens=20) as call:
-        assert len(list(call.stream(chunks(told=False)))) == 41
+        assert len(list(call.stream(chunks(with_usage=False)))) == 41
     assert left(gate)["user.tokens.minute"] <= 90_000 - 1040
 
 
@@ -613,19 +611,19 @@ def test_as_many_slices_are_held_as_a_large_event_needs() -> None:
 
     async def main() -> int:
         async def slowly() -> AsyncIterator[dict[str, Any]]:
-            for told in large():
-                yield told
+            for event in large():
+                yield event
 
         async with (
             AsyncLlmGate(policy(SLICED, slice=4), clock=ManualClock()) as other,
             other.call("m", user="u1", input_tokens=5, max_tokens=5000) as call,
         ):
-            return len([told async for told in call.stream(slowly())])
+            return len([event async for event in call.stream(slowly())])
 
     assert asyncio.run(main()) == passed
 
 
-def test_slices_go_into_debt_where_the_rule_says_so() -> None:
+def test_slices_exceed_the_budget_where_the_rule_says_so() -> None:
     gate = gate_of({**SLICED, "at_end": "debt"}, slice=20)
     with gate.call("m", user="u1", input_tokens=5, max_tokens=5000) as call:
         assert len(list(call.stream(chunks(words=150)))) == 152
@@ -635,7 +633,7 @@ def test_slices_go_into_debt_where_the_rule_says_so() -> None:
     assert refused.decision.retry_after == pytest.approx((50 + 20) * 36, abs=36)
 
 
-def test_soft_limits_are_told_with_the_call_and_to_listeners() -> None:
+def test_soft_limits_are_reported_with_the_call_and_to_listeners() -> None:
     rule = {"name": "team", "by": ["team"], "limits": "10 usd/day in UTC; 1000/minute", "warn": "80%", "hold": "max"}
     gate = gate_of(rule)
     heard: list[tuple[SoftLimit, ...]] = []
@@ -647,10 +645,10 @@ def test_soft_limits_are_told_with_the_call_and_to_listeners() -> None:
 
 
 class Hook(BaseHTTPRequestHandler):
-    told: ClassVar[Queue[Any]] = Queue()
+    received: ClassVar[Queue[Any]] = Queue()
 
     def do_POST(self) -> None:
-        self.told.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(204)
         self.end_headers()
 
@@ -673,7 +671,7 @@ def test_a_listener_that_raises_costs_no_call_and_the_others_hear(caplog: pytest
     assert gate.reserve("m", team="red", input_tokens=0, max_tokens=100)
 
 
-def test_a_webhook_is_told_once_of_each_soft_limit_until_it_is_as_new() -> None:
+def test_a_webhook_is_notified_once_of_each_soft_limit_until_that_is_unused_again() -> None:
     server = HTTPServer(("127.0.0.1", 0), Hook)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -684,17 +682,17 @@ def test_a_webhook_is_told_once_of_each_soft_limit_until_it_is_as_new() -> None:
             assert gate.reserve("m", team="red", input_tokens=0, max_tokens=300_000)
         clock.advance(24 * 3_600_000_000)
         assert gate.reserve("m", team="red", input_tokens=0, max_tokens=900_000)
-        told = [Hook.told.get(timeout=30) for _ in range(2)]
+        received = [Hook.received.get(timeout=30) for _ in range(2)]
     finally:
         server.shutdown()
         server.server_close()
-    assert [(each["limit"], each["percent"], each["used"], each["team"]) for each in told] == [
+    assert [(each["limit"], each["percent"], each["used"], each["team"]) for each in received] == [
         ("team.usd", 60, "6", "red"),
         ("team.usd", 90, "9", "red"),
     ]
 
 
-def test_a_webhook_begins_once_the_system_has_room_for_its_thread() -> None:
+def test_a_webhook_starts_once_the_system_has_resources_for_its_thread() -> None:
     server = HTTPServer(("127.0.0.1", 0), Hook)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -705,13 +703,13 @@ def test_a_webhook_begins_once_the_system_has_room_for_its_thread() -> None:
             assert gate.reserve("m", team="red", input_tokens=0, max_tokens=700_000)
         finally:
             stack_size(before)
-        assert Hook.told.empty()
+        assert Hook.received.empty()
         assert gate.reserve("m", team="blue", input_tokens=0, max_tokens=800_000)
-        told = [Hook.told.get(timeout=30)["team"] for _ in range(2)]
+        received = [Hook.received.get(timeout=30)["team"] for _ in range(2)]
     finally:
         server.shutdown()
         server.server_close()
-    assert told == ["red", "blue"]
+    assert received == ["red", "blue"]
 
 
 @pytest.mark.parametrize(
@@ -723,28 +721,28 @@ def test_a_webhook_begins_once_the_system_has_room_for_its_thread() -> None:
         b"",
     ],
 )
-def test_a_webhook_that_answers_as_no_server_does_is_told_of_the_next_soft_limit(
+def test_a_webhook_with_an_invalid_answer_is_notified_of_the_next_soft_limit(
     answer: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: Queue[Any] = Queue()
+    received: Queue[Any] = Queue()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             for _ in range(2):
-                asked, _ = server.accept()
-                with asked, asked.makefile("rb") as sent:
+                connection, _ = server.accept()
+                with connection, connection.makefile("rb") as sent:
                     size = 0
                     while line := sent.readline().strip():
                         size = int(line[15:]) if line.lower().startswith(b"content-length:") else size
-                    told.put(json.loads(sent.read(size)))
-                    asked.sendall(answer)
+                    received.put(json.loads(sent.read(size)))
+                    connection.sendall(answer)
 
         Thread(target=serve, daemon=True).start()
         rule = {"name": "team", "by": ["team"], "limits": "10 usd/day in UTC", "warn": "50%", "hold": "max"}
         gate = gate_of(rule, webhook=f"http://127.0.0.1:{server.getsockname()[1]}/budgets")
         for team in ("red", "blue"):
             assert gate.reserve("m", team=team, input_tokens=0, max_tokens=600_000)
-            assert told.get(timeout=30)["team"] == team
+            assert received.get(timeout=30)["team"] == team
     until(lambda: caplog.text.count("the webhook of soft limits") == 2)
 
 
@@ -777,7 +775,7 @@ def test_a_reload_keeps_what_was_used_and_a_policy_of_another_kind_is_refused() 
     assert left(gate)["user.usd.day"] == 2_000_000_000 - 3_000_000
 
 
-def test_a_call_that_comes_amid_a_reload_is_held_by_one_of_both_policies() -> None:
+def test_a_call_during_a_reload_is_held_by_one_of_both_policies() -> None:
     gate = gate_of(prices={"m": PRICES["m"]}, hold="max")
     admitted: list[bool] = []
     gate.gate.reloaded.append(
@@ -790,16 +788,16 @@ def test_a_call_that_comes_amid_a_reload_is_held_by_one_of_both_policies() -> No
     assert gate.reserve("new", user="u1", input_tokens=10, max_tokens=5)
 
 
-@pytest.mark.parametrize("asked", [{}, {"models": ["m"]}, {"service_tier": "flex"}, {"models": ["m", "large"]}])
-def test_prices_that_change_in_the_middle_pass_no_budget_that_holds_the_most(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("fields", [{}, {"models": ["m"]}, {"service_tier": "flex"}, {"models": ["m", "large"]}])
+def test_prices_that_change_in_the_middle_pass_no_budget_that_holds_the_most(fields: dict[str, Any]) -> None:
     rule = {"name": "user", "by": ["user"], "limits": "1.5 usd/day in UTC"}
     prices = dict.fromkeys(("m", "large", "m service_tier=flex"), PRICES["m"])
     gate = gate_of(rule, hold="max", prices=prices)
-    calls = [gate.reserve("m", user="u1", input_tokens=100_000, max_tokens=90_000, **asked) for _ in range(2)]
+    calls = [gate.reserve("m", user="u1", input_tokens=100_000, max_tokens=90_000, **fields) for _ in range(2)]
     assert [bool(call) for call in calls] == [True, False]
     gate.reload(policy(rule, prices={name: {"input": "100", "output": "1000"} for name in prices}, hold="max"))
     usage = {"prompt_tokens": 20_000, "completion_tokens": 90_000}
-    calls[0].settle({"model": "large" if asked else "m", "service_tier": asked.get("service_tier"), "usage": usage})
+    calls[0].settle({"model": "large" if fields else "m", "service_tier": fields.get("service_tier"), "usage": usage})
     [limit] = gate.reserve("m", user="u1", input_tokens=0, max_tokens=0).decision.limits
     assert limit.limit - limit.remaining == 920_000_000, "by the price of its admission"
 
@@ -814,7 +812,7 @@ def test_calls_of_one_name_are_held_once() -> None:
     assert left(gate)["user.tokens.minute"] == 90_000 - 1010
 
 
-def test_what_calls_used_to_take_is_held_once_it_is_known() -> None:
+def test_the_usage_of_earlier_calls_is_held_once_it_is_known() -> None:
     gate = gate_of(expected_output=3000)
     for number in range(40):
         call = gate.reserve("m", key="k", user=f"u{number}", input_tokens=1, max_tokens=5000)
@@ -834,10 +832,10 @@ def test_no_more_is_held_than_a_model_makes() -> None:
 def test_a_service_tier_is_held_at_the_dearest_price_and_settled_by_the_one_that_served() -> None:
     gate = gate_of(hold="max")
     usual = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000)
-    asked = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier="priority")
-    odd = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier=["x"])
-    assert usual.held.cost is not None and asked.held.cost is not None
-    assert asked.held.cost > usual.held.cost == odd.held.cost
+    priority = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier="priority")
+    unknown_tier = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier=["x"])
+    assert usual.held.cost is not None and priority.held.cost is not None
+    assert priority.held.cost > usual.held.cost == unknown_tier.held.cost
 
     def cost_of(call: Call, **answer: Any) -> int:
         before = left(gate)["user.usd.day"] + (call.held.cost or 0)
@@ -845,7 +843,7 @@ def test_a_service_tier_is_held_at_the_dearest_price_and_settled_by_the_one_that
         return before - left(gate)["user.usd.day"]
 
     standard = cost_of(usual)
-    assert cost_of(asked) > standard  # nothing was told: the dearest
+    assert cost_of(priority) > standard  # nothing was told: the dearest
     served = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier="priority")
     assert cost_of(served, service_tier="default") == standard
     streamed = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000)
@@ -861,7 +859,7 @@ async def slowly() -> AsyncIterator[dict[str, Any]]:
         yield chunk
 
 
-def test_asyncio_has_the_same_and_settles_what_is_cancelled() -> None:
+def test_an_asyncio_gate_does_the_same_and_settles_cancelled_calls() -> None:
     async def main() -> None:
         store, clock = MemoryStore(), ManualClock()
         async with AsyncLlmGate(policy(hold="max"), store=store, clock=clock) as gate:

@@ -27,7 +27,7 @@ def left(call: Any) -> dict[str, int]:
     return {reading.name: reading.remaining for reading in call.decision.limits}
 
 
-def test_a_call_that_comes_again_charges_its_own_caller_alone() -> None:
+def test_a_repeated_call_charges_only_its_own_caller() -> None:
     gate = gate_of()
     for user, team, times in (("ann", "red", 3), ("bob", "red", 1), ("ann", "blue", 1)):
         for _ in range(times):
@@ -39,16 +39,16 @@ def test_a_call_that_comes_again_charges_its_own_caller_alone() -> None:
     assert bob["user.minute"] == 60 - 2 and bob["team.usd"] == 2_000_000_000 - 600_000
 
 
-def test_a_hold_of_a_call_that_comes_again_is_settled_by_its_id_anywhere() -> None:
+def test_a_hold_of_a_repeated_call_is_settled_by_its_id_anywhere() -> None:
     gate = gate_of()
     ids = [gate.reserve("m", user="ann", team="red", input_tokens=10, max_tokens=10).id for _ in range(3)]
     assert len(set(ids)) == 3 and all(text.endswith(".requests.0tokens.0usd") for text in ids)
-    settled = [gate.gate.commit(whole, {"tokens": 7}) for whole in ids]
+    settled = [gate.gate.commit(id, {"tokens": 7}) for id in ids]
     assert [one.outcome for one in settled] == ["settled"] * 3
     assert all(one.actuals is not None and one.actuals[:2] == (1, 7) for one in settled)
 
 
-def test_calls_are_told_apart_by_the_request_that_they_came_in_where_a_rule_looks_at_it() -> None:
+def test_calls_are_distinguished_by_their_http_request_where_a_rule_uses_it() -> None:
     chat = {"name": "chat", "by": ["user"], "match": {"path": "/chat"}, "limits": "60/minute"}
     gate = gate_of(chat, {"name": "all", "by": [], "limits": "100/minute"})
     for path, names in (("/chat", ["chat", "all"]), ("/other", ["all"]), ("/chat", ["chat", "all"])):
@@ -75,7 +75,7 @@ def test_more_callers_than_are_remembered_are_held_alike() -> None:
 
 
 @pytest.mark.parametrize("user", [["ann"], 5, None, {"a": 1}])
-def test_a_caller_that_is_no_text_is_refused_however_often_it_comes(user: Any) -> None:
+def test_a_caller_that_is_no_text_is_an_error_each_time(user: Any) -> None:
     gate = gate_of()
     for _ in range(2):
         with pytest.raises(ArgumentError, match="user of a call is text"):
@@ -94,7 +94,7 @@ def test_calls_on_an_event_loop_are_held_and_settled_alike() -> None:
     asyncio.run(ask())
 
 
-def test_a_call_that_is_settled_tells_what_counted_of_all_its_limits_when_it_is_settled_again() -> None:
+def test_a_second_settling_returns_the_amounts_that_counted_for_all_limits() -> None:
     gate = gate_of()
     call = gate.reserve("m", user="ann", team="red", input_tokens=100, max_tokens=100)
     call.settle_usage(Usage(100, 50))
@@ -104,12 +104,12 @@ def test_a_call_that_is_settled_tells_what_counted_of_all_its_limits_when_it_is_
     assert gate.gate.extend(call.id, 60).outcome == "already settled"
 
 
-def test_a_call_of_a_name_that_is_settled_is_answered_as_it_was_at_first() -> None:
+def test_a_repeated_settled_call_gets_the_same_decision() -> None:
     gate = gate_of()
-    asked: dict[str, Any] = {"user": "ann", "team": "red", "input_tokens": 100, "max_tokens": 100, "id": "one"}
-    first = gate.reserve("m", **asked)
+    arguments: dict[str, Any] = {"user": "ann", "team": "red", "input_tokens": 100, "max_tokens": 100, "id": "one"}
+    first = gate.reserve("m", **arguments)
     first.settle_usage(Usage(100, 50))
-    again = gate.reserve("m", **asked)
+    again = gate.reserve("m", **arguments)
     assert again.repeated and left(again) == left(first)
     assert left(gate.reserve("m", user="ann", input_tokens=0, max_tokens=0))["user.minute"] == 60 - 2
 

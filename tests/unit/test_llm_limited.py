@@ -70,7 +70,7 @@ def gate() -> LlmGate:
 
 
 def used_by(decision: Decision) -> tuple[int, int, int]:
-    """Requests, tokens and calls in flight that are used, without the call that asked."""
+    """Requests, tokens and calls in flight that are used, without the call that queries them."""
     requests, tokens, calls = (reading.limit - reading.remaining for reading in decision.limits)
     return requests - 1, tokens, calls - 1
 
@@ -102,7 +102,7 @@ def test_a_function_is_held_by_its_arguments_and_settled_by_its_answer(gate: Llm
     assert used(gate) == TRUTH
 
 
-def test_model_body_and_caller_may_be_told_by_functions_of_the_call(gate: LlmGate) -> None:
+def test_functions_of_the_call_may_give_model_body_and_caller(gate: LlmGate) -> None:
     @gate.limited(
         model=lambda question, **_: question["model"],
         user=lambda question, user: user,
@@ -148,7 +148,7 @@ def test_a_function_that_raises_is_settled_by_what_happened(gate: LlmGate) -> No
     assert used(gate)[0] == 2, "what was never sent is no request"
 
 
-def test_what_an_argument_of_a_package_leaves_out_is_no_part_of_the_body(gate: LlmGate) -> None:
+def test_omitted_arguments_of_a_package_are_no_part_of_the_body(gate: LlmGate) -> None:
     def create(*, messages: Any, model: str, max_tokens: Any = openai.omit, tools: Any = anthropic.omit) -> Any:
         return ANSWER
 
@@ -175,7 +175,7 @@ def test_methods_of_asynchronous_clients_are_held_though_they_begin_with_def(pac
     asyncio.run(main())
 
 
-def test_a_coroutine_that_a_gate_for_threads_cannot_hold_is_told_and_costs_nothing(gate: LlmGate) -> None:
+def test_a_coroutine_under_a_gate_for_threads_is_an_error_and_costs_nothing(gate: LlmGate) -> None:
     async def create(messages: Any) -> Any:
         raise AssertionError("it is never begun")
 
@@ -212,17 +212,17 @@ def test_fields_of_an_extra_body_are_held_as_they_are_sent(gate: LlmGate) -> Non
         lambda: openai.OpenAI(api_key="none").chat.completions.with_streaming_response.create,
     ],
 )
-def test_what_calls_the_model_in_a_block_of_its_own_is_told_and_costs_nothing(
+def test_a_function_with_a_call_block_of_its_own_is_an_error_and_costs_nothing(
     gate: LlmGate, method: Callable[[], Any]
 ) -> None:
-    asked: dict[str, Any] = {"model": "m", "messages": ASKED, "max_tokens": HELD}
+    arguments: dict[str, Any] = {"model": "m", "messages": ASKED, "max_tokens": HELD}
     with pytest.raises(ConfigError, match=r"gives a \w+Manager, which calls the model later: use gate.wrap\(client\)"):
-        gate.limited(user="ann")(method())(**asked)
+        gate.limited(user="ann")(method())(**arguments)
     assert used(gate) == NOTHING
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-def test_a_manager_of_a_coroutine_function_is_told_and_costs_nothing() -> None:
+def test_a_context_manager_of_a_coroutine_function_is_an_error_and_costs_nothing() -> None:
     async def main() -> None:
         gate = AsyncLlmGate(POLICY, clock=ManualClock())
 
@@ -242,11 +242,11 @@ def test_a_manager_of_a_coroutine_function_is_told_and_costs_nothing() -> None:
 
 @pytest.mark.parametrize("way", ["to its end", "with", "close", "drop", "never read"])
 def test_a_stream_settles_at_its_end_or_where_it_is_left(gate: LlmGate, way: str) -> None:
-    told = Stream()
+    source = Stream()
 
     @gate.limited(model="m", user="ann")
     def ask(max_tokens: int = HELD) -> Any:
-        return told
+        return source
 
     stream: Any = ask()
     assert stream.response == "what it came in" and used(gate)[2] == 1
@@ -263,7 +263,7 @@ def test_a_stream_settles_at_its_end_or_where_it_is_left(gate: LlmGate, way: str
         stream.close()
     del stream
     gc.collect()
-    until(lambda: used(gate) == (1, HELD, 0) and told.is_closed)  # what only the collector found is left to a thread
+    until(lambda: used(gate) == (1, HELD, 0) and source.is_closed)  # what only the collector found is left to a thread
 
 
 def test_a_generator_is_a_stream(gate: LlmGate) -> None:
@@ -298,10 +298,10 @@ def test_coroutines_and_their_streams_are_held() -> None:
             assert await ask() is ANSWER and await used_async(gate) == TRUTH
             assert [chunk async for chunk in await ask(AsyncStream())] == CHUNKS
             assert await used_async(gate) == (2, 484, 0)
-            told = AsyncStream()
-            async with await ask(told) as stream:
+            source = AsyncStream()
+            async with await ask(source) as stream:
                 assert await anext(stream) == CHUNKS[0] and stream.response == "what it came in"
-            assert await used_async(gate) == (3, 484 + HELD, 0) and told.is_closed
+            assert await used_async(gate) == (3, 484 + HELD, 0) and source.is_closed
             with pytest.raises(RateLimited):
                 await ask(max_tokens=100_000)
 
@@ -362,6 +362,6 @@ async def _generator() -> AsyncIterator[None]:
         (LlmGate, Stream, "limited goes around a function"),
     ],
 )
-def test_what_cannot_be_held_is_told(gate_of: Callable[..., Any], function: Any, says: str) -> None:
+def test_a_function_that_cannot_be_held_is_an_error(gate_of: Callable[..., Any], function: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         gate_of(POLICY).limited()(function)

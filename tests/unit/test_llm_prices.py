@@ -54,7 +54,7 @@ def test_a_call_costs_what_genai_prices_says_rounded_up_to_a_billionth(
         return
     known = prices._look_up(model[1])
     assert known is not None
-    told = genai_prices.Usage(
+    their_usage = genai_prices.Usage(
         input_tokens=usage.input,
         cache_read_tokens=usage.cache_read,
         cache_write_tokens=usage.cache_write,
@@ -64,7 +64,7 @@ def test_a_call_costs_what_genai_prices_says_rounded_up_to_a_billionth(
         output_audio_tokens=usage.audio_output,
         output_image_tokens=usage.image_output,
     )
-    true = known.get_prices(at).calc_price(told)["total_price"]
+    true = known.get_prices(at).calc_price(their_usage)["total_price"]
     if known.get_prices(at).requests_kcount is None:
         assert price.cost(usage) == math.ceil(Fraction(true) * 10**9)
 
@@ -164,7 +164,7 @@ def test_fast_mode_and_batches_have_prices_of_their_own(
         ("claude-opus-5", {"made_up": "yes"}, NOON),
     ],
 )
-def test_what_has_no_known_price_has_none(model: str, terms: dict[str, str], at: datetime) -> None:
+def test_a_model_without_a_known_price_has_none(model: str, terms: dict[str, str], at: datetime) -> None:
     assert BOOK.price(model, at, terms) is None and BOOK.dearest(model, at, timedelta(minutes=1), terms) is None
     assert BOOK.price(model, at) is not None
 
@@ -183,12 +183,12 @@ def test_a_price_of_the_operators_may_be_that_of_some_terms() -> None:
     assert only.price("claude-opus-5", NOON) == BOOK.price("claude-opus-5", NOON)
 
 
-def test_prices_ask_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(*_: object, **__: object) -> None:
+def test_prices_use_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object, **__: object) -> None:
         raise AssertionError("a price was asked for over a network")
 
-    monkeypatch.setattr("socket.socket.connect", asked)
-    monkeypatch.setattr("socket.getaddrinfo", asked)
+    monkeypatch.setattr("socket.socket.connect", connect)
+    monkeypatch.setattr("socket.getaddrinfo", connect)
     assert PriceBook().price("gpt-5-mini", NOON) is not None
     assert not get_snapshot().from_auto_update
 
@@ -224,7 +224,7 @@ def test_audio_and_images_are_held_at_what_they_cost() -> None:
     assert own.cost(Usage(1000, 100, audio_input=7, audio_output=10, image_output=20)) == 1_000_000 + 1_170_000
 
 
-def test_an_operators_price_of_the_very_name_comes_first() -> None:
+def test_an_operators_price_of_the_exact_name_comes_first() -> None:
     book = PriceBook({"m": {"input": "1", "output": "1"}, "M": {"input": "2", "output": "2"}})
     assert [book.price(name, NOON) for name in ("m", "M")] == [
         PriceBook({"a": {"input": each, "output": each}}).price("a", NOON) for each in ("1", "2")
@@ -232,7 +232,7 @@ def test_an_operators_price_of_the_very_name_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "says"),
+    ("price", "message"),
     [
         ({"input": "1"}, "prices.m: output is missing: dollars for a million tokens, 0 if they are free"),
         ({"output": "1"}, "prices.m: input is missing"),
@@ -244,10 +244,10 @@ def test_an_operators_price_of_the_very_name_comes_first() -> None:
         ({"input": None, "output": 1}, "prices.m.input: "),
     ],
 )
-def test_what_is_no_price_is_an_error_that_names_its_place(told: dict[str, Any], says: str) -> None:
+def test_an_invalid_price_is_an_error_that_names_its_place(price: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        PriceBook({"m": told})
-    assert str(raised.value).startswith(says)
+        PriceBook({"m": price})
+    assert str(raised.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_what_is_no_price_is_an_error_that_names_its_place(told: dict[str, Any],
         ("m speed=standard", "prices.m speed=standard: speed=standard is what calls usually have: leave it out"),
     ],
 )
-def test_a_name_that_no_model_or_terms_can_have_is_an_error(name: str, says: str) -> None:
+def test_an_invalid_name_of_a_model_or_of_terms_is_an_error(name: str, says: str) -> None:
     with pytest.raises(ConfigError) as raised:
         PriceBook({name: {"input": 1, "output": 1}})
     assert str(raised.value).startswith(says)
@@ -301,10 +301,10 @@ all_terms = st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.sampled_from(TIMED), near_borders, leases, all_terms), max_size=20))
-def test_what_is_remembered_is_what_is_found_anew(
-    asked: list[tuple[str, datetime, timedelta, dict[str, str]]],
+def test_a_cached_price_is_the_same_as_a_new_one(
+    queries: list[tuple[str, datetime, timedelta, dict[str, str]]],
 ) -> None:
-    for model, at, lease, terms in asked:
+    for model, at, lease, terms in queries:
         fresh = PriceBook()
         assert BOOK.price(model, at, terms) == fresh.price(model, at, terms)
         held = fresh.dearest(model, at, lease, terms)

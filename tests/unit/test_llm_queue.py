@@ -80,7 +80,7 @@ def test_a_job_waits_is_done_and_its_answer_is_kept_for_a_while() -> None:
     run(main())
 
 
-def test_a_job_that_does_not_fit_now_starts_at_the_promised_moment_and_is_asked_for_once_more() -> None:
+def test_a_job_that_does_not_fit_now_starts_at_the_promised_time_with_one_more_reservation() -> None:
     async def main() -> None:
         queue, gate, clock = of("600 tokens/minute bucket")
         start = clock.now_us()
@@ -214,7 +214,7 @@ def test_a_job_that_is_not_started_by_its_deadline_expires() -> None:
     run(main())
 
 
-def test_a_result_is_told_without_a_worker_when_a_job_expires() -> None:
+def test_a_result_is_returned_without_a_worker_when_a_job_expires() -> None:
     async def main() -> None:
         queue = AsyncLlmQueue()
         job = await queue.submit(body(), deadline=0.05)
@@ -338,7 +338,7 @@ def test_kept_answers_are_bounded() -> None:
         ({"body": body(text="x" * 5_000_000)}, "a body has at most 4,194,304 bytes"),
     ],
 )
-def test_what_cannot_be_a_job_is_refused_in_words(submitted: dict[str, Any], words: str) -> None:
+def test_an_invalid_job_is_an_error_that_says_why(submitted: dict[str, Any], words: str) -> None:
     async def main() -> None:
         queue, _, _ = of()
         with pytest.raises(ArgumentError, match=words):
@@ -347,7 +347,7 @@ def test_what_cannot_be_a_job_is_refused_in_words(submitted: dict[str, Any], wor
     run(main())
 
 
-def test_a_setting_that_cannot_be_is_refused_in_words() -> None:
+def test_an_invalid_setting_is_an_error_that_says_why() -> None:
     for make, words in (
         (lambda: AsyncLlmQueue(store="file:///x"), "the store of a queue is memory://"),
         (lambda: AsyncLlmQueue().worker(Provider()), "a worker needs a gate"),
@@ -379,7 +379,7 @@ def test_a_position_counts_the_jobs_before_and_the_speed_of_the_queue() -> None:
     run(main())
 
 
-def test_positions_are_told_as_they_change_until_the_job_has_ended() -> None:
+def test_positions_are_reported_as_they_change_until_the_job_has_ended() -> None:
     async def main() -> None:
         queue, _, _ = of()
         ids = [(await queue.submit(body(), tokens=1)).id for _ in range(3)]
@@ -425,7 +425,7 @@ def failing(*errors: BaseException | None) -> Callable[[QueuedCall, Any], Awaita
         (TimeoutError("no answer"), 890),  # perhaps it was answered: what was held for it stays
     ],
 )
-def test_a_provider_that_cannot_answer_is_asked_again(error: BaseException, remaining: int) -> None:
+def test_a_job_whose_provider_cannot_answer_is_retried(error: BaseException, remaining: int) -> None:
     async def main() -> None:
         queue, gate, clock = of("1000 tokens/day bucket")
         start = clock.now_us()
@@ -455,7 +455,7 @@ def test_a_job_that_litellm_lost_stays_charged_though_its_error_has_a_status() -
     run(main())
 
 
-def test_a_provider_that_redirects_is_not_asked_again_and_nothing_stays_held_but_the_request() -> None:
+def test_a_redirect_is_not_retried_and_only_the_request_stays_charged() -> None:
     async def main() -> None:
         queue, gate, _ = of("1000 tokens/day bucket")
         ids = [(await queue.submit(body(100), id=id)).id for id in ("a", "b")]
@@ -470,7 +470,7 @@ def test_a_provider_that_redirects_is_not_asked_again_and_nothing_stays_held_but
 @pytest.mark.parametrize(
     "date", ["Fri, 27 Nov 2026 18:00:40 GMT", "Friday, 27-Nov-26 18:00:40 GMT", "Fri Nov 27 18:00:40 2026"]
 )
-def test_a_provider_that_says_by_a_date_when_to_try_again_is_obeyed(date: str) -> None:
+def test_a_retry_date_of_a_provider_is_obeyed(date: str) -> None:
     async def main() -> None:
         queue, _, clock = of()
         start = clock.now_us()
@@ -483,15 +483,15 @@ def test_a_provider_that_says_by_a_date_when_to_try_again_is_obeyed(date: str) -
 
 
 @pytest.mark.parametrize("date", ["Fri, 27 Nov", "Fri, 99 Nov 2026 18:00:40 GMT", "soon", "-1", "1e3", ""])
-def test_what_is_no_date_to_try_again_at_says_nothing(date: str) -> None:
+def test_an_invalid_retry_date_is_ignored(date: str) -> None:
     assert failure_of(answered(429, retry_after=date)).retry_after_us is None
 
 
-def test_a_date_to_try_again_at_that_is_over_asks_for_no_wait() -> None:
+def test_a_retry_date_in_the_past_means_no_wait() -> None:
     assert failure_of(answered(503, retry_after="Fri, 27 Nov 2020 18:00:40 GMT")).retry_after_us is None
 
 
-def test_who_says_to_try_again_now_is_asked_after_the_usual_pause() -> None:
+def test_a_provider_that_says_to_retry_now_is_retried_after_the_usual_pause() -> None:
     async def main() -> None:
         for error in (ProviderError("busy", status=429, retry_after=0), answered(503, retry_after="0")):
             queue, _, clock = of()
@@ -503,7 +503,7 @@ def test_who_says_to_try_again_now_is_asked_after_the_usual_pause() -> None:
     run(main())
 
 
-def test_retries_are_bounded_and_what_a_provider_refuses_is_not_asked_again() -> None:
+def test_retries_are_bounded_and_calls_that_a_provider_refuses_are_not_retried() -> None:
     async def main() -> None:
         queue, gate, _ = of("1000 tokens/day bucket")
         ids = [(await queue.submit(body(100), id=id)).id for id in ("a", "b", "c")]
@@ -548,7 +548,7 @@ def of_a_package(package: Any, status: int, should_retry: str) -> Any:
         (ProviderError("not yet", status=404, should_retry=True), 1, "done"),
     ],
 )
-def test_a_provider_that_says_whether_to_try_again_is_obeyed(error: BaseException, attempts: int, state: str) -> None:
+def test_a_provider_that_says_whether_to_retry_is_obeyed(error: BaseException, attempts: int, state: str) -> None:
     async def main() -> None:
         queue, gate, _ = of("1000 tokens/day bucket")
         job = await queue.submit(body(100))
@@ -559,7 +559,7 @@ def test_a_provider_that_says_whether_to_try_again_is_obeyed(error: BaseExceptio
     run(main())
 
 
-def test_a_provider_that_always_says_to_try_again_is_asked_as_often_as_the_worker_retries() -> None:
+def test_a_provider_that_always_says_to_retry_is_called_as_often_as_the_worker_retries() -> None:
     async def main() -> None:
         queue, _, _ = of()
         job = await queue.submit(body(100))
@@ -585,10 +585,10 @@ def test_an_answer_that_json_cannot_say_fails_its_job() -> None:
 
 
 def test_a_handler_that_cancels_itself_fails_its_job_once_and_stays_held() -> None:
-    asked: list[str] = []
+    handled: list[str] = []
 
     async def ask(job: QueuedCall, call: Any) -> dict[str, Any]:
-        asked.append(job.id)
+        handled.append(job.id)
         raise asyncio.CancelledError("a task inside was cancelled")
 
     async def main() -> None:
@@ -596,7 +596,7 @@ def test_a_handler_that_cancels_itself_fails_its_job_once_and_stays_held() -> No
         job = await queue.submit(body(100))
         [done] = await serve(queue, ask, [job.id])
         assert (done.state, done.error) == ("failed", "CancelledError: a task inside was cancelled")
-        assert asked == [job.id] and await left(gate) in (900, 901)
+        assert handled == [job.id] and await left(gate) in (900, 901)
 
     run(main())
 
@@ -624,7 +624,7 @@ class _Mute(Exception):
     ("error", "says"),
     [(ValueError("\ud83d"), "ValueError: \\ud83d"), (_Mute(), "_Mute: its text cannot be read")],
 )
-def test_any_error_is_told_in_words_that_can_be_kept(error: Exception, says: str) -> None:
+def test_any_error_is_described_by_a_text_that_can_be_stored(error: Exception, says: str) -> None:
     assert failure_of(error).message == says
 
 
@@ -681,7 +681,7 @@ def test_a_big_job_is_not_passed_over_for_ever_by_small_ones_of_the_same_limit()
     run(main())
 
 
-def test_a_provider_that_is_too_busy_halves_what_runs_and_answers_bring_it_back() -> None:
+def test_an_overloaded_provider_halves_the_running_jobs_and_answers_raise_them_again() -> None:
     pace = Pace(start=8, most=16)
     assert pace.busy(now_us=100, sent_us=50, retry_after_us=1_000) == 1_100
     assert pace.width == 4

@@ -82,18 +82,18 @@ def test_a_place_in_flight_that_is_freed_starts_the_next_job_at_once_and_not_whe
 def test_a_place_that_is_freed_as_a_job_waits_to_be_tried_again_starts_the_next_job_at_once() -> None:
     async def main() -> None:
         queue = AsyncLlmQueue(gate_of({"name": "all", "by": [], "limits": "1 concurrent"}))
-        asked, answers = asyncio.Event(), asyncio.Event()
+        running, answers = asyncio.Event(), asyncio.Event()
 
         async def ask(job: QueuedCall, call: Any) -> Any:
             if job.id == "first":
-                asked.set()
+                running.set()
                 await answers.wait()
                 raise ProviderError("broken", status=500, retry_after=3600)
             return answer_of(10)
 
         async with queue.worker(ask):
             first = await queue.submit(body(), user="ann", id="first")
-            await asked.wait()
+            await running.wait()
             second = await queue.submit(body(), user="ben", id="second")
             await until_it_waits_for_the_place(queue, second.id)
             answers.set()
@@ -117,15 +117,15 @@ def test_a_place_that_a_job_leaves_to_one_before_it_starts_that_at_once() -> Non
                     return taken._replace(claims=(Claim(scope, taken.score - 1, 3_600_000_000),))
                 return taken
 
-            async def park(self, worker: str, taken: Taken, *told: Any, **options: Any) -> bool:
-                parked = await super().park(worker, taken, *told, **options)
+            async def park(self, worker: str, taken: Taken, *arguments: Any, **options: Any) -> bool:
+                parked = await super().park(worker, taken, *arguments, **options)
                 if "first" not in self._jobs:
                     await another_asks_in_vain(queue, gate, scope)
                 return parked
 
-        asked = await gate.reserve("own", input_tokens=0, max_tokens=0)
-        scope = scopes_by_rules(gate)(asked.decision.definitions[0], Caller(), "own")
-        await asked.cancel()
+        probe = await gate.reserve("own", input_tokens=0, max_tokens=0)
+        scope = scopes_by_rules(gate)(probe.decision.definitions[0], Caller(), "own")
+        await probe.cancel()
         queue.backlog = Meanwhile(queue.backlog.bounds, Fairness(), SYSTEM_CLOCK)
         await queue.submit(body(), user="ben", id="late")
         async with queue.worker(provider):
@@ -176,7 +176,7 @@ def test_a_place_that_is_freed_between_a_refusal_and_its_arrival_starts_the_next
     run(main())
 
 
-def test_a_place_that_another_worker_asks_for_before_it_is_settled_starts_the_next_job_at_once() -> None:
+def test_a_place_that_another_worker_requests_before_it_is_settled_starts_the_next_job_at_once() -> None:
     async def main() -> None:
         gate = gate_of({"name": "all", "by": [], "limits": "1 concurrent"})
         queue = AsyncLlmQueue(gate)
@@ -184,15 +184,15 @@ def test_a_place_that_another_worker_asks_for_before_it_is_settled_starts_the_ne
         class Meanwhile(MemoryBacklog):
             """A backlog in which another worker asks for the next job while the hold of one that is done is open."""
 
-            async def finish(self, worker: str, taken: Taken, *told: Any, **options: Any) -> Finished:
-                finished = await super().finish(worker, taken, *told, **options)
+            async def finish(self, worker: str, taken: Taken, *arguments: Any, **options: Any) -> Finished:
+                finished = await super().finish(worker, taken, *arguments, **options)
                 if taken.id == "done":
                     await another_asks_in_vain(queue, gate, scope)
                 return finished
 
-        asked = await gate.reserve("own", input_tokens=0, max_tokens=0)
-        scope = scopes_by_rules(gate)(asked.decision.definitions[0], Caller(), "own")
-        await asked.cancel()
+        probe = await gate.reserve("own", input_tokens=0, max_tokens=0)
+        scope = scopes_by_rules(gate)(probe.decision.definitions[0], Caller(), "own")
+        await probe.cancel()
         queue.backlog = Meanwhile(queue.backlog.bounds, Fairness(), SYSTEM_CLOCK)
         await queue.submit(body(), user="ben", id="done")
         async with queue.worker(provider):
@@ -268,16 +268,16 @@ def test_a_job_whose_worker_died_long_ago_waits_for_a_place_again_and_is_charged
         policy = {"version": 1, "llm": {"hold": "max", "prices": PRICES, "lease": "10s"}, "rules": [rule]}
         gate = AsyncLlmGate(policy, clock=clock)
         queue = AsyncLlmQueue(gate, clock=clock)
-        asked = asyncio.Event()
+        running = asyncio.Event()
 
         async def dies(job: QueuedCall, call: Any) -> Any:
-            asked.set()
+            running.set()
             await asyncio.Event().wait()
 
         job = await queue.submit(body(), user="ann")
         with suppress(ZeroDivisionError):
             async with queue.worker(dies):
-                await asked.wait()
+                await running.wait()
                 raise ZeroDivisionError
         assert (await queue.get(job.id)).state == "waiting"
         clock.advance(20_000_000)
@@ -300,7 +300,7 @@ def test_a_job_whose_worker_died_long_ago_waits_for_a_place_again_and_is_charged
     run(main())
 
 
-def test_what_limits_share_is_known_by_their_rules() -> None:
+def test_limits_that_share_a_scope_are_found_by_their_rules() -> None:
     async def main() -> None:
         rules = [
             {"name": "user", "by": ["user"], "limits": "5/minute"},
@@ -326,7 +326,7 @@ def test_what_limits_share_is_known_by_their_rules() -> None:
 
 def test_a_job_is_held_by_the_dialect_of_its_path() -> None:
     tool = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
-    asked = {"model": "own", "max_tokens": 0, "messages": [], "tools": [tool]}
+    job_body = {"model": "own", "max_tokens": 0, "messages": [], "tools": [tool]}
     limits = {"name": "all", "by": [], "limits": "10 usd/day in UTC"}
     llm = {"hold": "max", "prices": {"own": {"input": "0", "output": "0", "web_searches": "1000"}}, "web_searches": 5}
 
@@ -336,7 +336,7 @@ def test_a_job_is_held_by_the_dialect_of_its_path() -> None:
     async def main(path: str) -> int:
         gate = AsyncLlmGate({"version": 1, "llm": llm, "rules": [limits]})
         async with AsyncLlmQueue(gate) as queue, queue.worker(silent):
-            assert (await queue.result((await queue.submit(asked, path=path)).id)).state == "done"
+            assert (await queue.result((await queue.submit(job_body, path=path)).id)).state == "done"
         (remaining,) = (await left(gate)).values()
         return 10 - remaining // 10**9
 
@@ -356,8 +356,8 @@ def test_a_long_job_is_held_for_what_it_hides_as_a_short_one_is(words: int) -> N
         parts = [{"type": "text", "text": "word " * words}, {"type": "file", "file": {"file_id": "f"}}]
         gate = gate_of({"name": "user", "by": ["user"], "limits": "100000 tokens/day"})
         async with AsyncLlmQueue(gate) as queue, queue.worker(look):
-            told = {**body(), "messages": [{"role": "user", "content": parts}]}
-            await queue.result((await queue.submit(told, user="ann")).id)
+            job_body = {**body(), "messages": [{"role": "user", "content": parts}]}
+            await queue.result((await queue.submit(job_body, user="ann")).id)
         assert held[0] > gate.settings.hidden_input + words
 
     run(main())

@@ -101,10 +101,10 @@ def test_a_job_is_shown_counted_cancelled_and_refused_as_it_is_with_asyncio() ->
             queue.get("none")
         with pytest.raises(TimeoutError):
             queue.result("a", timeout=0.01)
-        told = queue.positions("a", every=0.01)
-        assert next(told).state == "waiting"
+        positions = queue.positions("a", every=0.01)
+        assert next(positions).state == "waiting"
         assert queue.cancel(first.id).state == "cancelled"
-        assert [position.state for position in told] == ["cancelled"]
+        assert [position.state for position in positions] == ["cancelled"]
         left_early = queue.positions(second.id)
         assert next(left_early).waiting == 1
         left_early.close()
@@ -159,7 +159,7 @@ def test_as_many_plain_handlers_run_as_the_pace_allows() -> None:
         assert {queue.result(job.id, timeout=60).state for job in jobs} == {"done"}
 
 
-def test_a_handler_on_a_thread_may_use_the_queue_and_one_on_the_loop_is_told_not_to_wait() -> None:
+def test_a_handler_on_a_thread_may_use_the_queue_and_one_on_the_loop_gets_an_error() -> None:
     with LlmQueue(gate()) as queue:
 
         def more(job: QueuedCall, call: Any) -> Any:
@@ -175,7 +175,7 @@ def test_a_handler_on_a_thread_may_use_the_queue_and_one_on_the_loop_is_told_not
         assert failed.state == "failed" and "use AsyncLlmQueue" in failed.error
 
 
-def test_what_cannot_be_is_refused_in_words() -> None:
+def test_invalid_arguments_are_errors_that_say_why() -> None:
     with pytest.raises(ConfigError, match="the store of a queue is memory:// or the URL of a Redis"):
         LlmQueue(store="file:///jobs")
     with pytest.raises(ConfigError, match="a worker needs a gate"):

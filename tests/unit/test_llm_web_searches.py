@@ -29,10 +29,10 @@ def gate_of(**llm: Any) -> LlmGate:
 
 def held(body: dict[str, Any], **llm: Any) -> int:
     """The searches that a body makes a gate hold."""
-    plain, asked = (gate_of(**llm).reserve("m", input_tokens=0, **LITTLE_OUTPUT, **each) for each in ({}, body))
-    assert plain and asked and asked.held.output == 1
-    charged = [11 * 10**9 - call.decision.limits[0].remaining for call in (plain, asked)]
-    assert charged == [plain.held.cost, asked.held.cost]
+    plain, searching = (gate_of(**llm).reserve("m", input_tokens=0, **LITTLE_OUTPUT, **each) for each in ({}, body))
+    assert plain and searching and searching.held.output == 1
+    charged = [11 * 10**9 - call.decision.limits[0].remaining for call in (plain, searching)]
+    assert charged == [plain.held.cost, searching.held.cost]
     searches, rest = divmod(charged[1] - charged[0], FEE)
     assert rest == 0
     return searches
@@ -79,7 +79,7 @@ def test_a_field_bounds_searches_only_in_the_dialect_that_has_it(dialect: str, s
     assert (of_uses, of_calls) == searches
 
 
-def test_what_is_held_without_a_bound_is_said_by_the_policy() -> None:
+def test_the_policy_states_what_is_held_without_a_bound() -> None:
     assert held({"tools": [SEARCH]}, web_searches=12) == 12 and held({"tools": [SEARCH]}, web_searches=0) == 0
 
 
@@ -135,7 +135,7 @@ TELLING = {"choices": [], "usage": {**CHAT["usage"], "server_tool_use": {"web_se
         (CHAT, {}, 0),
     ],
 )
-def test_what_an_answer_tells_or_shows_counts_and_otherwise_what_is_held(
+def test_searches_that_an_answer_reports_or_shows_count_and_otherwise_those_held(
     answer: Any, body: dict[str, Any], searches: int
 ) -> None:
     assert charged(answer, body) == searches
@@ -167,7 +167,7 @@ def test_streams_count_searches_like_whole_answers(events: Any, body: dict[str, 
     assert charged(events, body, streamed=True) == searches
 
 
-def test_searches_of_unknown_price_cost_what_the_dearest_do_and_are_free_only_where_that_is_said() -> None:
+def test_searches_of_unknown_price_have_the_highest_price_and_are_free_only_where_that_is_stated() -> None:
     at, one = datetime(2026, 11, 1, tzinfo=UTC), Usage(0, 0, web_searches=1)
     own = {"plain": TOKENS, "free": {**TOKENS, "web_searches": "0"}}
     book = PriceBook(own)
