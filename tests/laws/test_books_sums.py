@@ -1,4 +1,4 @@
-"""Books under everything that can happen to calls: exact sums in both forms, and closed months stay as they were."""
+"""Books under any sequence of entries: exact sums in both formats, and closed months stay as they were."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def usages(draw: st.DrawFn) -> Usage:
 
 @st.composite
 def entries(draw: st.DrawFn) -> Record:
-    """A record of one of a few calls, in any order: settled before it is held, twice, never, refused, corrected."""
+    """A record of one of a few calls: settled before it is held, twice or never, refused, or corrected."""
     kind = draw(st.sampled_from(KINDS))
     number = draw(st.integers(0, 5))
     admitted_us = OCTOBER_US + number * 13 * DAY_US  # of October, November and December

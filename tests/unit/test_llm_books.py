@@ -1,4 +1,4 @@
-"""Books are written in the background, never block nor raise, are rotated, and are read while they are written."""
+"""Books are written in the background, never block or raise, are rotated, and can be read while they are written."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_entries_that_a_database_cannot_store_are_dropped_and_counted_and_block_
 
 
 class Slow:
-    """A file on a disk that takes nothing until it is `released`, and that may be full."""
+    """A file on a disk that writes nothing until it is `released`, and that may be full."""
 
     name = "a slow disk"
 
@@ -135,7 +135,7 @@ def test_on_a_slow_disk_entries_beyond_the_bound_are_dropped_counted_and_recorde
     books.add(held(0))
     assert file.append_called.wait(10)
     for number in range(1, 31):
-        books.add(held(number))  # waits for nothing
+        books.add(held(number))  # never waits
     assert books.dropped == 20
     file.released.set()
     assert books.close()
@@ -218,7 +218,7 @@ def test_a_forked_process_writes_its_own_entries_and_not_those_of_its_parent(tmp
     books = open_books(tmp_path / form)
     books.add(held(1))
     assert books.flush()
-    books.add(held(2))  # waits, perhaps
+    books.add(held(2))  # may still be waiting
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python: other threads run, as in servers that fork
         child = os.fork()
@@ -250,7 +250,7 @@ def test_a_record_of_a_later_day_begins_a_file_and_the_oldest_files_are_deleted(
     for day in range(5):
         for number in range(2):
             file.append([file.encode(held(number, START_US + day * DAY_US))])
-    file.append([file.encode(held(9, START_US))])  # late: goes where the others go
+    file.append([file.encode(held(9, START_US))])  # late: appended to the current file
     file.close()
     assert sorted(one.name for one in tmp_path.iterdir()) == [
         "books-20261103-000003.jsonl",
@@ -357,7 +357,7 @@ def test_a_file_that_was_being_compressed_is_read_once(tmp_path: Path) -> None:
         file.append([file.encode(held(day, START_US + day * DAY_US))])
     file.close()
     (older,) = older_files(file.path)
-    (tmp_path / f"{older.name}.gz").write_bytes(gzip.compress(older.read_bytes()))  # and then it was killed
+    (tmp_path / f"{older.name}.gz").write_bytes(gzip.compress(older.read_bytes()))  # and then the process was killed
     assert len(records_of(file.path)) == 2
     older.unlink()
     assert len(records_of(file.path)) == 2

@@ -1,4 +1,4 @@
-"""Corrections and closed months: appended, never rewritten, and told with what was there before."""
+"""Corrections and closed months: appended, never rewritten, and reported together with the sums before."""
 
 from __future__ import annotations
 

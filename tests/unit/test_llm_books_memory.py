@@ -1,4 +1,4 @@
-"""Books of any size are read in the same memory: of calls that are settled nothing is kept."""
+"""Books of any size are read in bounded memory: settled calls are forgotten."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headgate.llm.usage import Usage
 
 NOVEMBER_US = 1_793_491_200_000_000
 ALWAYS = 20
-"""Calls that are never settled, and settled twice, in books of any size."""
+"""The calls that are never settled, and those that are settled twice, in books of any size."""
 
 
 def written(path: Path, calls: int) -> ReadBooks:
-    """Books of so many calls within an hour, of five users."""
+    """Write books of this number of calls within an hour, by five users."""
     file = SqliteFile(path) if path.suffix == ".db" else JsonLinesFile(path, daily=False)
     batch = []
     for number in range(calls):
@@ -44,7 +44,7 @@ def written(path: Path, calls: int) -> ReadBooks:
 
 
 def peak_of(work: Callable[[], object]) -> int:
-    """The most bytes of Python's objects that it takes on top."""
+    """The peak of additional bytes in Python objects while `work` runs."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -66,7 +66,7 @@ def test_four_times_as_many_calls_take_no_more_memory(tmp_path: Path, form: str)
             assert (report.total.booked.calls, report.total.booked.cost) == (calls, calls - ALWAYS)
             assert len(found.unreconciled) == len(found.settled_again) == ALWAYS and not found.without_hold
 
-        work()  # what is made once
+        work()  # creates what is created only once
         peaks.append(peak_of(work))
         books.close()
     assert peaks[1] < peaks[0] + 64 * 1024, "6,000 ids alone are half a megabyte"
@@ -92,7 +92,7 @@ def test_calls_with_entries_after_their_settling_are_remembered(tmp_path: Path) 
         assert found == {"twice", "before", "extended", "corrected"}
         both = calls_to_remember([books, books], [])
         ids = {entry.id for entry in entries}
-        assert {id for id in ids if id in both} == ids - {"open"}, "in the second books they come again"
+        assert {id for id in ids if id in both} == ids - {"open"}, "their entries are repeated in the second books"
         books.close()
 
 

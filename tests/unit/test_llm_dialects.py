@@ -1,4 +1,4 @@
-"""Paths, refusals, errors and ends of streams, in the words of OpenAI and of Anthropic."""
+"""Paths, refusals, errors and ends of streams, in the formats of OpenAI and of Anthropic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOON = 1_795_348_800_000_000
 
 
 def decided(limits: str, *costs: dict[str, Any]) -> tuple[Decision, ManualClock]:
-    """The last decision of these costs, one after another, at noon."""
+    """The last decision for these costs, charged one after another, at noon."""
     clock = ManualClock(NOON)
     limiter = Limiter(limits, name="user", clock=clock)
     holds = [limiter.reserve("u1", cost, lease=600) for cost in costs]
@@ -183,7 +183,7 @@ def test_a_budget_is_free_again_at_its_border_however_long_the_answer_took(
     limit: str, moment: str, late_us: int
 ) -> None:
     decision, clock = decided(limit, {"usd": 20}, {"usd": 1})
-    clock.set(NOON + late_us)  # other clocks are a little behind, or ahead, as that of a Redis is
+    clock.set(NOON + late_us)  # clocks differ a little, as that of a Redis does
     answer = refusal("openai", decision, model="gpt-5.5", clock=clock)
     assert f"(at {moment})" in json.loads(answer.body)["error"]["message"]
     answer = refusal("anthropic", decision, model="gpt-5.5", clock=clock)

@@ -1,4 +1,4 @@
-"""Server-sent events cut at any byte: the same events come, and every byte is passed on."""
+"""Server-sent events cut at any byte: the same events are read, and every byte is passed on."""
 
 from __future__ import annotations
 

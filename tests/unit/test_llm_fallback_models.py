@@ -1,4 +1,4 @@
-"""Bodies that name several models: any of them may answer, so the dearest is held, and that which answered counts."""
+"""Bodies that name several models: any may answer, so the dearest is held, and the one that answered counts."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_stream_counts_at_the_price_of_the_model_that_all_its_events_name(
         reading.feed(f"data: {json.dumps(event)}\n\n".encode())
     reading.feed(b"data: [DONE]\n\n")
     call.settle_stream(reading.usage)
-    assert spent(in_bytes) == cost, "the same of bytes, of which few are read"
+    assert spent(in_bytes) == cost, "the same for bytes, of which few are parsed"
 
 
 def test_a_stream_that_names_no_end_of_models_counts_at_the_dearest() -> None:
@@ -181,7 +181,7 @@ def test_the_most_that_any_of_the_models_makes_is_held() -> None:
 
 def test_a_further_model_that_always_searches_is_held_a_search() -> None:
     searching = gate_of().reserve("dear", input_tokens=0, max_tokens=0, models=["gpt-4o-search-preview"])
-    assert searching.held.cost == UNKNOWN_SEARCHES // 1000, "the fee of the other is not told"
+    assert searching.held.cost == UNKNOWN_SEARCHES // 1000, "the fee of the other model is unknown"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A call of a language model is held by all rules that apply or none, and settled by the truth in each way."""
+"""A call of a language model is held by all rules that apply or by none, and settled by its actual usage."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gate_of(*rules: dict[str, Any], clock: ManualClock | None = None, books: Any
 
 
 def left(gate: LlmGate, **call: Any) -> dict[str, int]:
-    """What remains of each limit, by its name, without charging anything."""
+    """The remaining amount of each limit, by its name, without charging anything."""
     looking = gate.reserve("m", **{"user": "u1", "input_tokens": 0, "max_tokens": 0, **call})
     remaining = {reading.name: reading.remaining for reading in looking.decision.limits}
     looking.cancel()
@@ -100,11 +100,11 @@ def test_a_refusal_charges_nothing_and_names_its_limit() -> None:
         (lambda call: call.cancel(), 0, 0),
         (lambda call: call.settle_failed(), 0, 1),
         (lambda call: call.settle_unknown(), 1500, 1),
-        (lambda call: call.settle({"choices": []}), 1500, 1),  # tells no usage: unknown is not zero
+        (lambda call: call.settle({"choices": []}), 1500, 1),  # has no usage: unknown is not zero
         (lambda call: call.settle({"usage": {"prompt_tokens": -5, "completion_tokens": 1}}), 1500, 1),
         (lambda call: call.settle_at_least(Usage(1000, 20)), 1500, 1),
         (lambda call: call.settle_at_least(Usage(1000, 700)), 1700, 1),
-        (lambda call: call.settle_usage(Usage(1000, 7000)), 8000, 1),  # more than was held: a debt
+        (lambda call: call.settle_usage(Usage(1000, 7000)), 8000, 1),  # more than was held: the budget is exceeded
     ],
 )
 def test_each_way_to_settle_counts_as_the_specification_says(settle: Any, tokens: int, requests: int) -> None:
@@ -123,7 +123,7 @@ class ProviderError(Exception):
 
 
 class ConnectError(Exception):
-    """Named as httpx names it."""
+    """An error with the name of one of httpx."""
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_connection_that_urllib_and_requests_could_not_make_costs_nothing() ->
 def test_a_status_that_litellm_invents_is_not_a_providers(
     status: int, made_of: Exception | None, tokens: int, requests: int
 ) -> None:
-    """As it raises errors: one of its own for each, with a status, while it handles those of the client beneath."""
+    """Raises errors as LiteLLM does: its own, with a status, while it handles those of the underlying client."""
     kind = type("LiteLlmError", (ProviderError,), {"__module__": "litellm.exceptions"})
     error, inner = kind(status), kind(500)
     error.__context__, inner.__context__ = inner if made_of else None, made_of
@@ -439,10 +439,10 @@ def test_a_usage_of_no_tokens_is_none_where_some_were_sent() -> None:
     nothing = {"prompt_tokens": 0, "completion_tokens": 0}
     gate = gate_of(hold="max")
     gate.reserve("m", user="u1", input_tokens=100, max_tokens=50).settle({"choices": [], "usage": nothing})
-    assert left(gate)["user.tokens.minute"] == 90_000 - 150, "it stays as it is held"
+    assert left(gate)["user.tokens.minute"] == 90_000 - 150, "the hold counts"
     with gate.call("m", user="u1", input_tokens=100, max_tokens=50) as call:
         list(call.stream([{"choices": [{"delta": {"content": "word"}}]}, {"choices": [], "usage": nothing}]))
-    assert left(gate)["user.tokens.minute"] == 90_000 - 300, "at least what is held"
+    assert left(gate)["user.tokens.minute"] == 90_000 - 300, "at least the hold counts"
     gate.reserve("m", user="u1", input_tokens=0, max_tokens=50).settle({"choices": [], "usage": nothing})
     assert left(gate)["user.tokens.minute"] == 90_000 - 300
 
@@ -607,7 +607,7 @@ def test_as_many_slices_are_held_as_a_large_event_needs() -> None:
     gate = gate_of(SLICED, slice=4)
     with gate.call("m", user="u1", input_tokens=5, max_tokens=5000) as call:
         passed = len(list(call.stream(large())))
-    assert call.was_cut and 2 <= passed <= 4, "it falls behind by no event"
+    assert call.was_cut and 2 <= passed <= 4, "the count lags behind by no event"
 
     async def main() -> int:
         async def slowly() -> AsyncIterator[dict[str, Any]]:
@@ -769,7 +769,7 @@ def test_a_reload_keeps_what_was_used_and_a_policy_of_another_kind_is_refused() 
         gate.reload(policy(prices={"m": {"input": "1"}}))
     gate.reload(policy(prices={"m": {"input": "2", "output": "10"}}, hold="max"))
     call.settle_usage(Usage(1000, 0))
-    assert left(gate)["user.usd.day"] == 2_000_000_000 - 1_000_000  # by the price at its admission
+    assert left(gate)["user.usd.day"] == 2_000_000_000 - 1_000_000  # at the price of its admission
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     call.settle_usage(Usage(1000, 0))
     assert left(gate)["user.usd.day"] == 2_000_000_000 - 3_000_000
@@ -799,7 +799,7 @@ def test_prices_that_change_in_the_middle_pass_no_budget_that_holds_the_most(fie
     usage = {"prompt_tokens": 20_000, "completion_tokens": 90_000}
     calls[0].settle({"model": "large" if fields else "m", "service_tier": fields.get("service_tier"), "usage": usage})
     [limit] = gate.reserve("m", user="u1", input_tokens=0, max_tokens=0).decision.limits
-    assert limit.limit - limit.remaining == 920_000_000, "by the price of its admission"
+    assert limit.limit - limit.remaining == 920_000_000, "at the price of its admission"
 
 
 def test_calls_of_one_name_are_held_once() -> None:
@@ -843,7 +843,7 @@ def test_a_service_tier_is_held_at_the_dearest_price_and_settled_by_the_one_that
         return before - left(gate)["user.usd.day"]
 
     standard = cost_of(usual)
-    assert cost_of(priority) > standard  # nothing was told: the dearest
+    assert cost_of(priority) > standard  # no tier was reported: the dearest counts
     served = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier="priority")
     assert cost_of(served, service_tier="default") == standard
     streamed = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000)

@@ -44,7 +44,7 @@ def test_books_and_limits_agree_on_calls_that_end_in_every_way(tmp_path: Path, f
         call = gate.reserve("m", **arguments)
         assert call
         if chance.random() < 0.1:
-            assert gate.reserve("m", **arguments).repeated  # the caller did not hear the answer and asks again
+            assert gate.reserve("m", **arguments).repeated  # the caller lost the answer and repeats the request
         usage = Usage(chance.randrange(4000), chance.randrange(900))
         settle = (call, chance.choice(ENDS), usage)
         if chance.random() < 0.2:
@@ -117,7 +117,7 @@ def test_a_report_has_the_number_of_calls_within_their_estimates(tmp_path: Path)
     with closing(read_books(tmp_path / "b.db")) as read:
         rows = {row.group: row.booked for row in report_of([read], by=["user"]).rows}
     assert {user: (row.estimated, row.covered) for (user,), row in rows.items()} == {"u0": (2, 1), "u1": (2, 1)}
-    assert rows[("u0",)].measured == 2 and rows[("u0",)].used_more == 0, "of all that was held, with the most"
+    assert rows[("u0",)].measured == 2 and rows[("u0",)].used_more == 0, "compared with everything that was held"
 
 
 def end(call: Any, how: str, usage: Usage) -> None:

@@ -1,4 +1,4 @@
-"""Gates hold what calls used to take, and no more than a model can make; gates of one store learn together."""
+"""Gates hold the usage of earlier calls, and no more than a model can generate; gates of one store learn together."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_coverage_compares_output_with_the_estimate_whatever_other_rules_hold() 
         gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).settle_at_least(Usage(10, 3000))
         gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).settle_unknown()
         gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).settle_failed()
-        assert gate.coverage() == {"m": (3, 1)}, "what they made is not known exactly"
+        assert gate.coverage() == {"m": (3, 1)}, "their output is not known exactly"
     with LlmGate({**POLICY, "rules": rules[1:]}) as gate:
         settle(gate, 14, 3)
-        assert gate.coverage() == {}, "nothing is held by an estimate"
+        assert gate.coverage() == {}, "no call is held by an estimate"
 
 
 def test_a_gate_may_use_given_estimates() -> None:

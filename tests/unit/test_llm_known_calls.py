@@ -1,4 +1,4 @@
-"""Calls that come again are held and settled as if nothing was known of them."""
+"""Repeated calls are held and settled as if no data about them was cached."""
 
 from __future__ import annotations
 

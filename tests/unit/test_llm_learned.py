@@ -1,4 +1,4 @@
-"""What is learned from calls: how much output to hold, what providers count as input, how often a hold is passed."""
+"""Estimates from earlier calls: how much output to hold, how providers count input, how often a hold is exceeded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ counts = st.dictionaries(st.integers(-200, 199), st.integers(1, 300), max_size=4
 
 
 def settle(learned: LocalLearned, made: int, *, key: str = "", model: str = "m", most: int = 4096, **more: int) -> None:
-    """One call that was settled."""
+    """Settle one call."""
     plain = {"held": 0, "cut": False, "counted_input": 0, "used_input": 0} | more
     learned.settled(
         key, model, most, plain["held"], made, bool(plain["cut"]), plain["counted_input"], plain["used_input"]
@@ -74,7 +74,7 @@ def test_there_is_no_estimate_before_thirty_calls() -> None:
     assert learned.output("k", "m", 4096) is None
     settle(learned, 100, key="k")
     assert learned.output("k", "m", 4096) == largest_of(bucket_of(100))
-    assert learned.output("other", "m", 4096) == largest_of(bucket_of(100)), "then the model's"
+    assert learned.output("other", "m", 4096) == largest_of(bucket_of(100)), "the model's estimate"
     assert learned.output("k", "m2", 4096) is None and learned.output("k", "m", 100_000) is None
 
 
@@ -103,7 +103,7 @@ def test_nineteen_of_twenty_calls_stay_within_their_hold() -> None:
 
 
 def test_answers_that_were_cut_count_as_at_least_as_long() -> None:
-    """Of answers of 100 to 1,000 tokens 19 in 20 were cut at 300: to take that for their length would tell 300."""
+    """Of answers of 100 to 1,000 tokens 19 in 20 were cut at 300: taking that as their length would estimate 300."""
     chance = random.Random(7)
     learned, naive = LocalLearned(), LocalLearned()
     for number in range(1000):
@@ -145,12 +145,12 @@ def test_the_input_factor_of_a_provider_is_learned() -> None:
     for _ in range(29):
         settle(learned, 1, counted_input=400, used_input=500)
     settle(learned, 1, counted_input=50, used_input=5000)
-    assert learned.input_permille("m") == 1000, "brief inputs tell nothing"
+    assert learned.input_permille("m") == 1000, "nothing is learned from short inputs"
     settle(learned, 1, counted_input=400, used_input=500)
     assert learned.input_permille("m") == 1250
     for _ in range(2000):
         settle(learned, 1, counted_input=400, used_input=400)
-    assert learned.input_permille("m") == 1000, "it follows change"
+    assert learned.input_permille("m") == 1000, "it follows changes"
     for used in (10**12, 1):
         for _ in range(3000):
             settle(learned, 1, counted_input=400, used_input=used)
@@ -292,4 +292,4 @@ def test_few_calls_are_learned_from_later_and_none_that_an_estimate_needs() -> N
     ascending = LocalLearned()
     for made in range(40):
         settle(ascending, made, key="k")
-    assert ascending.output("k", "m", 4096) == 39, "the first estimate is of all 40"
+    assert ascending.output("k", "m", 4096) == 39, "the first estimate is from all 40"

@@ -1,4 +1,4 @@
-"""What is learned by all processes that share a store: nothing twice, nothing lost, and calls never wait for it."""
+"""Processes that share a store learn together: no sample counts twice, none is lost, and calls never wait."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_without_an_answer_the_process_learns_alone_and_logs_it_once(
         "the usage of model calls is learned in this process alone: no answer"
     ]
     assert learned.output("k", "m", 4096) == largest_of(bucket_of(100))
-    assert learned._of_keys["k", "m", 7].weight <= 2 * MOST, "and old ones fade"
+    assert learned._of_keys["k", "m", 7].weight <= 2 * MOST, "old samples fade"
     sample_store.loses = ""
     assert learned.share() and learned.share() and learned._of_keys["k", "m", 7].weight <= MOST
     learned.close()
@@ -154,7 +154,7 @@ def test_a_thread_shares_and_ends_with_its_estimates(tmp_path: Path) -> None:
     other.close()
     until(lambda: not any(thread.name == "headgate-learned" for thread in threading.enumerate()))
     settle(one, 100)
-    assert one.output("k", "m", 4096) == largest_of(bucket_of(100)), "and goes on learning alone"
+    assert one.output("k", "m", 4096) == largest_of(bucket_of(100)), "it continues to learn alone"
 
 
 def test_closing_sends_the_unsent_samples(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_series_on_redis_expire_when_they_are_not_used(servers: RedisStore) -> N
     lives = [servers.client.ttl(f"{servers.prefix}:{{learned:{name}}}:samples") for name in ("0a", "0b")]
     assert 80_000 < lives[0] <= 86_400 < 2_000_000 < lives[1]
     servers.clear()
-    assert sample_store.merge("b", 1, [("0a", {}), ("0b", {})]) == [{}, {}], "they go with all else of the store"
+    assert sample_store.merge("b", 1, [("0a", {}), ("0b", {})]) == [{}, {}], "cleared with the store"
 
 
 def test_data_of_another_program_is_an_error(servers: RedisStore) -> None:

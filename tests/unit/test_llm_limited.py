@@ -1,4 +1,4 @@
-"""Functions that call a model are held by a decorator, and settled by the answer or the stream that they give."""
+"""Functions that call a model are held by a decorator, and settled by the answer or the stream that they return."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRUTH, NOTHING, HELD = (1, 242, 0), (0, 0, 0), 1000
 
 
 class Stream:
-    """A client's stream: of threads, of asyncio, or both; it knows whether it was closed."""
+    """A client's stream for threads, for asyncio, or both; it records whether it was closed."""
 
     def __init__(self) -> None:
         self.response = "what it came in"
@@ -145,7 +145,7 @@ def test_a_function_that_raises_is_settled_by_what_happened(gate: LlmGate) -> No
         with pytest.raises(type(error)):
             ask(error)
         assert used(gate)[1:] == (tokens, 0)
-    assert used(gate)[0] == 2, "what was never sent is no request"
+    assert used(gate)[0] == 2, "a call that was never sent is no request"
 
 
 def test_omitted_arguments_of_a_package_are_no_part_of_the_body(gate: LlmGate) -> None:
@@ -263,7 +263,7 @@ def test_a_stream_settles_at_its_end_or_where_it_is_left(gate: LlmGate, way: str
         stream.close()
     del stream
     gc.collect()
-    until(lambda: used(gate) == (1, HELD, 0) and source.is_closed)  # what only the collector found is left to a thread
+    until(lambda: used(gate) == (1, HELD, 0) and source.is_closed)  # a thread settles what the collector finds
 
 
 def test_a_generator_is_a_stream(gate: LlmGate) -> None:

@@ -1,4 +1,4 @@
-"""Rules of one policy that hold in different ways, and rules that are only tried out, apply to one call together."""
+"""Rules of one policy that hold in different ways, and shadow rules, apply to one call together."""
 
 from __future__ import annotations
 

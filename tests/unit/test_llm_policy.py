@@ -1,4 +1,4 @@
-"""What a policy says of calls of language models is read, and what it cannot say is told with its place."""
+"""The section of a policy for calls of language models is read, and its errors name their places."""
 
 from __future__ import annotations
 

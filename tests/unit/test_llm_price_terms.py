@@ -1,4 +1,4 @@
-"""What changes the price of a call is held by what it asks for, and settled by what its answer says that it got."""
+"""Terms that change the price of a call are held as requested, and settled as its answer reports them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.testing import ManualClock
 
 NOON_US = int(datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()) * 1_000_000
 OPUS, FAST, BATCH = 7_500_000, 15_000_000, 3_750_000
-"""What 1,000 tokens of input and 100 of output of Claude Opus 5 cost, in billionths of a dollar."""
+"""The cost of 1,000 tokens of input and 100 of output of Claude Opus 5, in billionths of a dollar."""
 
 
 class Written:
@@ -44,7 +44,7 @@ def message(**usage: Any) -> dict[str, Any]:
 
 
 def settled(books: Written, call: Call, answer: dict[str, Any]) -> tuple[int | None, str]:
-    """What a call cost in the end, and the version of that price."""
+    """The final cost of a call, and the version of its price."""
     call.settle(answer)
     return books.entries[-1].cost, books.entries[-1].price
 
@@ -57,8 +57,8 @@ def test_fast_mode_is_held_at_its_price_and_settled_by_the_reported_speed() -> N
     assert settled(books, usual, message())[0] == OPUS
     assert settled(books, fast, message(speed="fast"))[0] == FAST
     assert settled(books, reserve(gate, speed="fast"), message(speed="standard"))[0] == OPUS
-    assert settled(books, reserve(gate, speed="fast"), message())[0] == FAST, "nothing was told: the dearest"
-    assert settled(books, reserve(gate), message(speed="fast"))[0] == FAST, "by the truth, whatever was asked for"
+    assert settled(books, reserve(gate, speed="fast"), message())[0] == FAST, "unreported: the dearest counts"
+    assert settled(books, reserve(gate), message(speed="fast"))[0] == FAST, "by the reported speed"
 
 
 def test_a_stream_of_messages_reports_the_speed_at_its_start() -> None:
@@ -81,7 +81,7 @@ def test_a_batch_is_recognized_by_its_answer_or_by_the_callers_statement() -> No
     assert by_answer.held == by_caller.held == by_body.held, "the usual price is dearer, and may apply"
     assert settled(books, by_answer, message(service_tier="batch"))[0] == BATCH
     assert settled(books, by_caller, message())[0] == BATCH
-    assert settled(books, by_body, message())[0] == OPUS, "a body that a client writes says nothing of batches"
+    assert settled(books, by_body, message())[0] == OPUS, "the body of a client does not make a call a batch"
     with pytest.raises(ArgumentError, match="processing of a call is \"batch\", or left out, not 'flex'"):
         reserve(gate, processing="flex")
 
@@ -161,7 +161,7 @@ ADVICE: dict[str, Any] = {
     "type": "advisor_message", "model": "claude-opus-5", "input_tokens": 1000, "output_tokens": 100,
 }  # fmt: skip
 HAIKU = 1_500_000
-"""What 1,000 tokens of input and 100 of output of Claude Haiku 4.5 cost, in billionths of a dollar."""
+"""The cost of 1,000 tokens of input and 100 of output of Claude Haiku 4.5, in billionths of a dollar."""
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_the_output_of_another_model_beside_a_message_has_that_models_price(
     assert books.entries[-1].cost == cost
     objects = [RawMessageDeltaEvent.construct(**{**end, "usage": MessageDeltaUsage.construct(**answer["usage"])})]
     list(other_call.stream([{"type": "message_start", "message": message(output_tokens=1)}, *objects]))
-    assert books.entries[-1].cost == cost, "also what the package of the provider does not know"
+    assert books.entries[-1].cost == cost, "even fields that the package of the provider does not know"
 
 
 def test_an_impossible_usage_beside_a_possible_one_costs_at_least_nothing() -> None:

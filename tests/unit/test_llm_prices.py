@@ -1,4 +1,4 @@
-"""Prices in whole billionths: the operator's, and those of genai-prices as it calculates them itself."""
+"""Prices in integer billionths: the operator's, and those of genai-prices, compared with its own calculation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOOK = PriceBook()
 
 
 def token_models() -> Iterator[tuple[str, str]]:
-    """Models of the great makers that are paid by their tokens."""
+    """Models of the large makers that are priced by tokens."""
     for provider in providers:
         if provider.id in ("openai", "anthropic", "google", "mistral", "deepseek", "x-ai"):
             for model in provider.models:
@@ -71,7 +71,7 @@ def test_a_call_costs_what_genai_prices_says_rounded_up_to_a_billionth(
 
 def test_most_models_of_the_great_makers_have_a_price() -> None:
     priced = [model for _, model in MODELS if BOOK.price(model, NOON) is not None]
-    assert len(priced) > 0.75 * len(MODELS), "the others are paid by the minute, the letter or the page"
+    assert len(priced) > 0.75 * len(MODELS), "the others are priced by the minute, the character or the page"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_dearest_price_of_a_lease_is_that_of_the_hours_it_touches() -> None:
     hour = timedelta(hours=1)
     assert BOOK.dearest("deepseek-flash", midnight, hour - timedelta(seconds=1)) == cheap
     assert BOOK.dearest("deepseek-flash", midnight, hour) == dear
-    assert BOOK.dearest("deepseek-flash", midnight, timedelta(hours=5)) == dear, "and over whole hours of another price"
+    assert BOOK.dearest("deepseek-flash", midnight, timedelta(hours=5)) == dear, "even across cheaper hours"
     assert BOOK.dearest("deepseek-flash", NOON.replace(hour=23), timedelta(hours=3)) == dear
     assert BOOK.dearest("deepseek-flash", NOON.replace(hour=5), timedelta(minutes=59)) == cheap
 
@@ -201,7 +201,7 @@ def test_the_operators_prices_win() -> None:
     assert price is not None and price.cost(Usage(1000, 100)) == 1_250_000 and price.version == "own"
     assert book.dearest("gpt-5", NOON, timedelta(1)) == price
     free = book.price("mine", NOON)
-    assert free is not None and free.cost(Usage(10**9, 1)) == 1, "rounded up, twice"
+    assert free is not None and free.cost(Usage(10**9, 1)) == 1, "rounded up twice"
 
 
 @pytest.mark.parametrize("name", ["GPT-5", "openai/gpt-5", "Azure/GPT-5"])
@@ -211,7 +211,7 @@ def test_the_operators_prices_win_under_any_name_that_rules_match(name: str) -> 
     assert price is not None and price.version == "own" and price.cost(Usage(1000, 0)) == 100_000_000
     assert book.dearest(name, NOON, timedelta(1)) == price
     routed, dated = book.price("ROUTER/gpt-5", NOON), book.price("gpt-5-2025-08-07", NOON)
-    assert routed is not None and routed.cost(Usage(1000, 0)) == 7_000_000, "the whole name comes first"
+    assert routed is not None and routed.cost(Usage(1000, 0)) == 7_000_000, "the full name comes first"
     assert dated is not None and dated.version != "own", "a version is another model"
 
 
@@ -279,7 +279,7 @@ def test_names_that_clients_make_up_take_no_memory(monkeypatch: pytest.MonkeyPat
     assert (len(book._unknown), len(book._by_name), list(book._by_id), len(book._models)) == (10, 10, ["gpt-5"], 1)
     [known] = book._models.values()
     assert len(known._spans) == 1 and len(known._dearest) <= 16
-    assert not get_snapshot()._provider_misses, "the memory that has no bound is not used"
+    assert not get_snapshot()._provider_misses, "the unbounded cache is not used"
 
 
 BORDERS = [
@@ -320,7 +320,7 @@ def test_moments_of_any_time_zone_have_the_same_price() -> None:
         at = NOON.replace(hour=hour)
         price = PriceBook().price("deepseek-flash", at)
         assert BOOK.price("deepseek-flash", at.astimezone(elsewhere)) == price
-        assert BOOK.price("deepseek-flash", at.replace(tzinfo=None)) == price, "without one, UTC"
+        assert BOOK.price("deepseek-flash", at.replace(tzinfo=None)) == price, "without a time zone, UTC"
 
 
 rates = st.builds(

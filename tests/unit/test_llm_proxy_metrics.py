@@ -1,4 +1,4 @@
-"""What the proxy's metrics tell of estimates: how many calls made no more output than was estimated."""
+"""The proxy's metrics of estimates: how many calls had no more output than was estimated."""
 
 from __future__ import annotations
 

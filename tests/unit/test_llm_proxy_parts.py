@@ -1,4 +1,4 @@
-"""Parts of the proxy by themselves: what a worker begins with, which bodies are refused, and what counts as sent."""
+"""Parts of the proxy: the configuration a worker starts with, the bodies that are refused, and what counts as sent."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def policy(limits: str) -> dict[str, Any]:
 
 
 class SmallStore(MemoryStore):
-    """A store that has room for one limit."""
+    """A store that fits one limit."""
 
     def check_room(self, limits: Any, *, clock: Any = None) -> None:
         if len(limits) > 1:
@@ -57,14 +57,14 @@ class SmallStore(MemoryStore):
 
 @pytest.fixture
 def good() -> Iterator[LastGood]:
-    """What was in force in other workers."""
+    """The configuration in force in other workers."""
     good = LastGood(pickle.dumps(InForce(read_policy(policy("2/hour")), ())))
     yield good
     good._file.close()
 
 
 def begun(folder: Path, limits: str, good: LastGood) -> ProxyServer:
-    """A worker's proxy that begins while its file says `limits`."""
+    """The proxy of a worker that starts while its file has `limits`."""
     file = folder / "llm.yaml"
     file.write_text(json.dumps(policy(limits)))
     first = InForce(read_policy(policy("1/hour")), ())
@@ -119,7 +119,7 @@ def test_a_configuration_that_a_worker_puts_in_force_is_that_of_the_next_worker(
     server.reload()
     assert limits_of(server) == limits_of(begun(tmp_path, "7/hour", good)) == ["5/hour"]
     (tmp_path / "llm.yaml").write_text(json.dumps(policy("5/hour; 6/day")))
-    server.reload()  # the store has no room for it
+    server.reload()  # the store is too small for it
     assert limits_of(begun(tmp_path, "7/hour", good)) == ["5/hour"]
 
 
@@ -182,7 +182,7 @@ class Written:
 
 
 class Client:
-    """A client that takes what it is answered."""
+    """A client that reads its answers."""
 
     gone = False
     on_leave: Callable[[], None]
@@ -201,7 +201,7 @@ PROVIDER = ProviderSettings(
 
 
 class Sending(Upstream):
-    """The real one, with a connection that never opens, or one on which writing does what is told."""
+    """The real upstream, with a connection that never opens, or one whose writes behave as the test sets."""
 
     def __init__(self, write: Callable[[bytes], None] | None) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class Sending(Upstream):
 async def exchanged(
     *, write: Callable[[bytes], None] | None, leaves: bool, dialect: Dialect = CHAT, **body: Any
 ) -> list[Entry]:
-    """What the books say of a call whose client leaves, or not, once a connection is being made."""
+    """The entries in the books of a call whose client leaves, or not, while a connection is being made."""
     books, client, upstream = Written(), Client(), Sending(write)
     gate = AsyncLlmGate(policy("100/hour; 1000 tokens/hour bucket; 10 usd/day in UTC"), books=books)
     parts: Any = SimpleNamespace(

@@ -34,7 +34,7 @@ def body(tokens: int = 10, **more: Any) -> dict[str, Any]:
 
 
 class Provider:
-    """Answers each job with the tokens that its body allows, and remembers their order."""
+    """Answers each job with the tokens that its body allows, and records their order."""
 
     def __init__(self, truth: Callable[[QueuedCall], int] = lambda job: job.body["max_tokens"]) -> None:
         self.order: list[str] = []
@@ -54,12 +54,12 @@ def of(limits: str = "1000000000 tokens/day", **settings: Any) -> tuple[AsyncLlm
 
 
 async def left(gate: LimiterGate) -> int | None:
-    """What is left of a gate's limit."""
+    """The remaining amount of a gate's limit."""
     return (await gate.limiter.peek("all", {"tokens": 0})).remaining
 
 
 async def serve(queue: AsyncLlmQueue, provider: Any, ids: list[str], **how: Any) -> list[Any]:
-    """The jobs when they have ended, served one at a time."""
+    """Serve the jobs one at a time, and return them when they have ended."""
     how.setdefault("pace", Pace(1, 1))
     async with queue.worker(provider, **how):
         return [await queue.result(id, 20) for id in ids]
@@ -167,7 +167,7 @@ def test_idling_earns_no_credit() -> None:
 
 
 def test_a_user_that_had_much_is_served_again_when_it_has_waited_long() -> None:
-    """Newcomers that come without end have had nothing; they are not for ever before the one who had."""
+    """Endless new users, who have used nothing, do not starve the user who has."""
 
     async def main() -> None:
         queue, _, clock = of(fairness=Fairness(ageing_tokens=10))
@@ -247,7 +247,7 @@ def test_a_job_is_cancelled_in_every_state() -> None:
             assert (await queue.cancel(running.id)).state == "cancelled"
             await until_async(lambda: stopped)
         assert (await queue.get(running.id)).answer is None
-        assert await left(gate) == 10**9 - 70  # it was sent: as held
+        assert await left(gate) == 10**9 - 70  # it was sent, so the hold counts
         done = await queue.submit(body(1))
         await serve(queue, Provider(), [done.id])
         assert (await queue.cancel(done.id)).state == "done"
@@ -402,7 +402,7 @@ def test_positions_are_reported_as_they_change_until_the_job_has_ended() -> None
 
 
 def failing(*errors: BaseException | None) -> Callable[[QueuedCall, Any], Awaitable[Any]]:
-    """A provider that fails so, one call after another, and answers then."""
+    """A provider that fails with these errors, one for each call, and then answers."""
     left: Iterator[BaseException | None] = iter(errors)
 
     async def provider(job: QueuedCall, call: Any) -> Any:
@@ -422,7 +422,7 @@ def failing(*errors: BaseException | None) -> Callable[[QueuedCall, Any], Awaita
         (ProviderError("broken", status=500), 990),
         (ProviderError("the provider's proxy has no answer", status=524), 990),
         (ConnectionRefusedError("nobody there"), 990),
-        (TimeoutError("no answer"), 890),  # perhaps it was answered: what was held for it stays
+        (TimeoutError("no answer"), 890),  # it may have been answered: the hold counts
     ],
 )
 def test_a_job_whose_provider_cannot_answer_is_retried(error: BaseException, remaining: int) -> None:
@@ -513,13 +513,13 @@ def test_retries_are_bounded_and_calls_that_a_provider_refuses_are_not_retried()
         assert [job.attempts for job in jobs] == [2, 0, 0]
         assert [job.tokens for job in jobs[:2]] == [0, 0]
         assert jobs[1].error == "ProviderError: no such model"
-        assert await left(gate) in (900, 901)  # of an error of the handler's own it is unknown what the provider made
+        assert await left(gate) in (900, 901)  # what the provider generated is unknown
 
     run(main())
 
 
 def answered(status: int, *, library: Any = httpx, **fields: str) -> Any:
-    """What httpx, or its successor, raises for an answer with these fields."""
+    """The error of httpx, or its successor, for a response with these fields."""
     request = library.Request("POST", "http://provider/v1/chat/completions")
     headers = {name.replace("_", "-"): value for name, value in fields.items()}
     response = library.Response(status, headers=headers, request=request)
@@ -527,7 +527,7 @@ def answered(status: int, *, library: Any = httpx, **fields: str) -> Any:
 
 
 def of_a_package(package: Any, status: int, should_retry: str) -> Any:
-    """What the package of a provider raises for an answer that says so."""
+    """The error of a provider's package for such a response."""
     response = answered(status, library=httpx2, x_should_retry=should_retry).response
     return package.APIStatusError("refused", response=response, body=None)
 
@@ -554,7 +554,7 @@ def test_a_provider_that_says_whether_to_retry_is_obeyed(error: BaseException, a
         job = await queue.submit(body(100))
         [ended] = await serve(queue, failing(error), [job.id])
         assert (ended.state, ended.attempts) == (state, attempts)
-        assert await left(gate) in ((990, 991) if state == "done" else (1000,))  # what was refused took no tokens
+        assert await left(gate) in ((990, 991) if state == "done" else (1000,))  # refused calls used no tokens
 
     run(main())
 
@@ -614,7 +614,7 @@ def test_a_handler_for_threads_fails_its_job_in_words() -> None:
 
 
 class _Mute(Exception):
-    """An error that cannot be told."""
+    """An error without a text."""
 
     def __str__(self) -> str:
         raise RuntimeError

@@ -1,4 +1,4 @@
-"""Workers of a queue and a policy of calls of language models: what is held, by which rules, and what is settled."""
+"""Workers of a queue with a policy for calls of language models: what they hold, by which rules, and settle."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_place_that_a_job_leaves_to_one_before_it_starts_that_at_once() -> Non
         queue = AsyncLlmQueue(gate)
 
         class Meanwhile(MemoryBacklog):
-            """A backlog in which another worker asks for the first job while the later one has the only place."""
+            """A backlog in which another worker requests the first job while the later one has the only place."""
 
             async def take(self, worker: str) -> Taken | Nothing:
                 taken = await super().take(worker)
@@ -141,7 +141,7 @@ def test_a_place_that_is_freed_between_a_refusal_and_its_arrival_starts_the_next
         asked, refused, arrives = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         class Far:
-            """A gate whose refusals take a while to arrive, as those of one on a server."""
+            """A gate whose refusals are delayed, as those of one on a server are."""
 
             policy = gate.policy
 
@@ -182,7 +182,7 @@ def test_a_place_that_another_worker_requests_before_it_is_settled_starts_the_ne
         queue = AsyncLlmQueue(gate)
 
         class Meanwhile(MemoryBacklog):
-            """A backlog in which another worker asks for the next job while the hold of one that is done is open."""
+            """A backlog in which another worker requests the next job while the hold of a finished one is open."""
 
             async def finish(self, worker: str, taken: Taken, *arguments: Any, **options: Any) -> Finished:
                 finished = await super().finish(worker, taken, *arguments, **options)
@@ -222,7 +222,7 @@ async def until_submitted(queue: AsyncLlmQueue, id: str) -> None:
 
 
 async def until_it_waits_for_the_place(queue: AsyncLlmQueue, id: str) -> None:
-    """Wait until a job was refused, and its lane is left alone."""
+    """Wait until a job was refused, and its lane is parked."""
     while not (await queue.position(id)).starts_in:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
@@ -256,7 +256,7 @@ def test_a_big_job_gets_the_limit_of_its_team_although_small_ones_of_others_keep
         async with queue.worker(all_of_it, pace=Pace(1, 1)):
             for job in jobs:
                 await queue.result(job.id)
-        assert order.index("big") <= 62  # the first, and those that passed until its first promised moment
+        assert order.index("big") <= 62  # after the jobs that passed until its first promised time
 
     run(main())
 

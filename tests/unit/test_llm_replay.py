@@ -1,4 +1,4 @@
-"""A trace of calls, judged by a policy on the trace's own clock: what its limits would have cut."""
+"""A trace of calls, judged by a policy on the trace's own clock: what its limits would have refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(path: Path, **columns: str) -> tuple[list[TraceCall], Tally]:
 
 
 def budget_by_hand(trace: Sequence[TraceCall], budget: int, expected: int) -> tuple[int, int]:
-    """(calls, billionths) that a budget of a day admits, held with so much output and settled at once."""
+    """(calls, billionths) that a daily budget admits, if calls hold this much output and are settled at once."""
     used = calls = 0
     for call in trace:
         held = call.input * 1_000 + expected * 10_000

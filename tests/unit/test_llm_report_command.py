@@ -66,7 +66,7 @@ def test_csv_says_which_lines_its_rows_leave_out(run_llm: Run, tmp_path: Path) -
         for id in ("a", "b"):
             books.add(Entry("held", id, OCTOBER_US, Caller(user="anna"), "gpt-5", 100, 800, 8_125_000))
     complete = run_llm("report", str(path), "--format", "csv")
-    assert complete.stderr == ""  # what is held and not settled has columns of its own
+    assert complete.stderr == ""  # unsettled holds have columns of their own
     path.write_bytes(path.read_bytes()[:-20])
     cut = run_llm("report", str(path), "--format", "csv")
     assert cut.stderr == f"1 line could not be read; the first:\n  {path}:2: the line is cut off\n"
@@ -85,7 +85,7 @@ def test_unreadable_books_are_a_failure(run_llm: Run, filled: Path, tmp_path: Pa
         assert done.stderr.endswith(
             f"headgate: {path}: no entry could be read; the first is line 1: the line is not JSON\n"
         )
-        assert done.stdout, "what can be read is told all the same"
+        assert done.stdout, "readable entries are reported all the same"
 
 
 def test_no_month_of_unreadable_books_is_closed(run_llm: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Streams that hold slices while the store of their limits comes and goes."""
+"""Streams that hold slices while the store of their limits fails and recovers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = 300
 
 
 class Remote(RemoteStore):
-    """One that fails as a whole."""
+    """A store that fails as a whole."""
 
     failure = "as a whole"
 

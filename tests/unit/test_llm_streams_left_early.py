@@ -1,4 +1,4 @@
-"""Streams whose reader leaves early, or that never begin, are settled by what came of them, in both colours."""
+"""Streams that are left early, or never begin, are settled by what was read of them, in threads and in asyncio."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def chunks_async() -> AsyncIterator[dict[str, Any]]:
 
 
 async def used(gate: AsyncLlmGate) -> tuple[int, int]:
-    """Requests and tokens that count."""
+    """The requests and tokens that are charged."""
     call = await gate.reserve(**{**CALL, "max_tokens": 0})
     requests, tokens, places = (reading.remaining for reading in call.decision.limits)
     await call.cancel()

@@ -1,4 +1,4 @@
-"""Tokens of texts and bodies: exact by the vocabularies of OpenAI, an estimate that is no riddle elsewhere."""
+"""Tokens of texts and bodies: exact by the vocabularies of OpenAI, an explained estimate elsewhere."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def engine(vocabulary: str) -> tiktoken.Encoding:
 
 
 def test_known_texts_have_known_tokens() -> None:
-    """The first by OpenAI's cookbook, the others by its published vocabularies."""
+    """The first count is from OpenAI's cookbook, the others are from its published vocabularies."""
     assert count_text("antidisestablishmentarianism", "gpt-4") == TokenCount(6, True)
     assert count_text("antidisestablishmentarianism", "gpt-4o") == TokenCount(6, True)
     assert count_text("2 + 2 = 4", "gpt-4") == TokenCount(7, True)
@@ -80,7 +80,7 @@ def test_the_engine_in_python_counts_as_tiktoken_does(vocabulary: str, without: 
     assert count is not None
     for name, text in TEXTS.items():
         few = len(true.encode_ordinary(text))
-        assert few <= count(text) <= few * 1.02, name  # base64 has no borders where it could be cut
+        assert few <= count(text) <= few * 1.02, name  # base64 has no borders of words
 
 
 @given(st.lists(st.sampled_from(["word", "don't", "a", "12345", "\n", ".", "ä", "日本", "Straße", "x_y"]), max_size=60))
@@ -101,7 +101,7 @@ def test_texts_are_counted_as_tiktoken_counts_them_without_special_tokens(pieces
 
 
 class OtherEngine:
-    """An engine of tiktoken whose private part is another one."""
+    """An engine of tiktoken with another private part."""
 
     def __init__(self, encode_to_buffer: Any) -> None:
         self._core_bpe = type("Core", (), {"encode_to_tiktoken_buffer": staticmethod(encode_to_buffer)})
@@ -200,7 +200,7 @@ def test_repeated_long_texts_are_counted_twice(monkeypatch: pytest.MonkeyPatch) 
             count_text(f"{number} {text}", "gpt-5")
     assert len(tokens._cache._counts) == tokens._MOST_CACHED
     count_text(text, "gpt-5")
-    assert counted_lengths[-1] == 1400, "what did not come for long is forgotten"
+    assert counted_lengths[-1] == 1400, "the least recent texts are forgotten"
     for number in range(tokens._MOST_SEEN):
         count_text(f"once {number} {text}", "gpt-5")
     assert len(tokens._cache.seen_hashes) <= tokens._MOST_SEEN
@@ -297,7 +297,7 @@ def test_the_system_prompt_for_tools_of_claude_is_counted_with_them() -> None:
     assert 403 <= counted < 500  # 403 is what Anthropic's page on counting tokens says of this body
     assert count_input(body, "us.anthropic.claude-opus-4-1-20250805-v1:0").tokens == counted
     assert counted - count_input({**body, "tools": []}, "claude-opus-4-1").tokens > 346
-    assert count_input(body, "gpt-4o").tokens < 100  # OpenAI's models are told nothing besides
+    assert count_input(body, "gpt-4o").tokens < 100  # OpenAI's models have no such prompt
 
 
 def test_calls_and_their_results_are_counted() -> None:
@@ -472,7 +472,7 @@ def test_a_vocabulary_is_loaded_off_the_event_loop(monkeypatch: pytest.MonkeyPat
 
 
 def test_messages_of_any_shape_are_counted() -> None:
-    """As a tuple, as objects of a provider's package, or as nothing that a provider takes: none is free."""
+    """Messages as a tuple, as objects of a provider's package, or in an invalid form: none is free."""
     from openai.types.chat import ChatCompletionMessage
 
     text = "one two three four " * 50

@@ -1,4 +1,4 @@
-"""Usage as it is told, in every dialect, by bodies and by the real packages of OpenAI and Anthropic."""
+"""Usage as reported in every dialect, by bodies and by the real packages of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def read(data: bytes) -> tuple[StreamUsage, list[bool]]:
 
 
 def passed(data: bytes) -> StreamUsage:
-    """What is read of a stream that passes, an event at a time, where no rule holds slices."""
+    """The usage that is read from a stream, an event at a time, where no rule holds slices."""
     reading = StreamReading("m", None, 100)
     for event in data.split(b"\n\n")[:-1]:
         assert reading.feed(event + b"\n\n") == [event + b"\n\n"]
@@ -315,7 +315,7 @@ def test_usage_in_each_chunk_is_final_once_all_choices_have_ended() -> None:
     usage = StreamUsage()
     usage.read(chunk_of(0, 1, "stop"))
     usage.read(chunk_of(1, 2, None))
-    assert usage.usage == Usage(10, 2) and not usage.is_final, "a client that leaves here has not seen the end"
+    assert usage.usage == Usage(10, 2) and not usage.is_final, "a client that leaves here has not read the end"
     usage.read(chunk_of(1, 3, "stop"))
     assert usage.usage == Usage(10, 3) and usage.is_final
 

@@ -1,4 +1,4 @@
-"""Searches of the web are held by what a body allows, and settled by what the answer tells or shows."""
+"""Web searches are held by what a body allows, and settled by what the answer reports or shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.llm.prices import PriceBook
 from headgate.testing import ManualClock
 
 FEE = 10_000_000
-"""Of one search, in billionths of a dollar: 10 dollars are for a thousand."""
+"""The fee of one search, in billionths of a dollar, at 10 dollars for a thousand."""
 
 SEARCH = {"type": "web_search"}
 TOKENS = {"input": "1", "output": "10"}
@@ -28,7 +28,7 @@ def gate_of(**llm: Any) -> LlmGate:
 
 
 def held(body: dict[str, Any], **llm: Any) -> int:
-    """The searches that a body makes a gate hold."""
+    """The number of searches that a gate holds for a body."""
     plain, searching = (gate_of(**llm).reserve("m", input_tokens=0, **LITTLE_OUTPUT, **each) for each in ({}, body))
     assert plain and searching and searching.held.output == 1
     charged = [11 * 10**9 - call.decision.limits[0].remaining for call in (plain, searching)]
@@ -91,7 +91,7 @@ def test_a_call_whose_searches_do_not_fit_into_a_budget_is_refused() -> None:
 
 
 def charged(answer: Any, body: dict[str, Any], *, streamed: bool = False) -> int:
-    """The searches that count in the end of a call that made no tokens."""
+    """The searches that finally count for a call without output."""
     gate = gate_of()
     call = gate.reserve("m", input_tokens=0, max_tokens=0, **body)
     if streamed:

@@ -1,4 +1,4 @@
-"""The real clients of OpenAI and Anthropic, wrapped: their calls are held before, and settled by what came of them."""
+"""The real clients of OpenAI and Anthropic, wrapped: their calls are held before, and settled by their answers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def anthropic_of(gate: LlmGate, upstream: Provider, user: str = "u1") -> anthrop
 
 
 def used(gate: LlmGate, user: str = "u1") -> dict[str, int]:
-    """What is used of each limit of a user: requests, tokens, billionths of a dollar, calls in flight."""
+    """The used amount of each limit of a user: requests, tokens, billionths of a dollar, calls in flight."""
     looking = gate.reserve("m", user=user, input_tokens=0, max_tokens=0)
     found = used_by(looking.decision)
     looking.cancel()
@@ -217,7 +217,7 @@ def test_a_refusal_of_the_provider_costs_a_request(upstream: Provider, model: st
 def test_a_redirected_call_counts_once(upstream: Provider) -> None:
     gate = LlmGate(policy())
     client = openai_of(gate, upstream).with_options(base_url=f"{upstream.url}/old/v1")
-    with pytest.raises(openai.APIConnectionError):  # the model moves again and again
+    with pytest.raises(openai.APIConnectionError):  # endless redirects
         client.chat.completions.create(model="m-moved", messages=ASKED, max_tokens=MOST)
     assert used(gate) == NOTHING
 
@@ -269,7 +269,7 @@ def test_a_client_that_leaves_early_settles_and_the_provider_sees_it(upstream: P
     del stream
     gc.collect()
     assert upstream.disconnected.wait(30)
-    until(lambda: used(gate)["calls"] == 0)  # what only the collector found is settled by a thread
+    until(lambda: used(gate)["calls"] == 0)  # a thread settles what the collector finds
     assert used(gate)["tokens"] >= MOST
 
 
@@ -336,7 +336,7 @@ def test_a_wrapped_client_keeps_its_class_and_settings(upstream: Provider) -> No
     same.with_options(timeout=9).chat.completions.create(model="m", messages=ASKED, max_tokens=MOST)
     assert seen == ["hook"] and used(gate) == TRUTH
     client.chat.completions.create(model="m", messages=ASKED, max_tokens=MOST)
-    assert used(gate) == TRUTH, "the client that was wrapped is as it was"
+    assert used(gate) == TRUTH, "the wrapped client is unchanged"
 
 
 def test_proxies_of_a_client_hold_too(upstream: Provider) -> None:
@@ -442,7 +442,7 @@ def test_calls_of_asyncio_that_are_left_are_settled(upstream: Provider, way: str
             gc.collect()
             await until_async(upstream.disconnected.is_set)
             found = await used_async(gate)
-            while found["calls"]:  # what was dropped is settled by a task of its own
+            while found["calls"]:  # a separate task settles dropped answers
                 found = await used_async(gate)
             assert found["tokens"] >= MOST
 

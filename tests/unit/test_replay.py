@@ -1,4 +1,4 @@
-"""Logs of every kind are read, put in order and judged; nothing that cannot be read is lost."""
+"""Logs of every format are read, sorted and judged; lines that cannot be read are counted."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_a_table_without_the_column_of_a_header_is_refused(tmp_path: Path) -> No
 
 
 def test_a_field_that_was_named_has_to_be_there(tmp_path: Path) -> None:
-    """With a misspelt one, all requests would be for one path, and the report would not say so."""
+    """With a misspelt name, all requests would be for one path, and the report would not say so."""
     table = tmp_path / "log.csv"
     table.write_text("time,ip,url\n5,1.2.3.4,/a\n")
     with pytest.raises(ConfigError, match=r"no column is named 'ulr' for the path: there are time, ip, url"):
@@ -296,7 +296,7 @@ def test_a_field_that_was_named_has_to_be_there(tmp_path: Path) -> None:
     lines = tmp_path / "log.json"
     lines.write_text('{"time": 5, "ip": "1.2.3.4", "url": "/a"}\n{"time": 6, "ip": "1.2.3.4", "Req": {"url": null}}\n')
     entries, tally = read_all(lines, fields={"path": "req.url"}, headers={"x-user": "uesr"})
-    assert entries == [(moment, "1.2.3.4", "", "", "", {}, 1) for moment in (5_000_000, 6_000_000)]  # one may lack it
+    assert entries == [(moment, "1.2.3.4", "", "", "", {}, 1) for moment in (5_000_000, 6_000_000)]  # one lacks it
     assert (tally.count, tally.absent) == (0, {str(lines): {"header x-user": "uesr"}})
     entries, tally = read_all(lines, fields={"path": "ulr"})
     assert (len(entries), tally.absent) == (2, {str(lines): {"path": "ulr"}})

@@ -1,4 +1,4 @@
-"""Whatever a log holds is an entry, a line that is counted and shown, or an error that names the file and the place."""
+"""Every line of a log is an entry, a line that is counted and shown, or an error that names the file and the line."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_of_a_log_that_is_cut_off_all_that_can_be_unpacked_is_judged(
     log.write_bytes(packed[:-20_000])
     entries, tally = read_all(log)
     assert 0 < len(entries) < 25_000
-    assert tally.count == 0  # the line that it ends in is not taken for whole, nor for a bad one
+    assert tally.count == 0  # the last line counts neither as complete nor as unreadable
     (part,) = tally.damaged
     assert (part.source, part.line) == (str(log), len(entries) + 1)
     assert "it is cut off" in part.reason

@@ -1,4 +1,4 @@
-"""A report shows minutes although weeks lie between them, each key once, and where two policies differ."""
+"""A report shows minutes that are weeks apart, each key once, and how two policies differ."""
 
 from __future__ import annotations
 
