@@ -30,8 +30,8 @@ def gate_of(limits: str = "10 usd/day in UTC", **llm: Any) -> LlmGate:
 
 def spent(gate: LlmGate) -> int:
     """Millionths of a dollar."""
-    left = gate.reserve("cheap", input_tokens=0, max_tokens=0).decision.limits[0].remaining
-    return (10**10 - left) // MILLIONTHS
+    remaining = gate.reserve("cheap", input_tokens=0, max_tokens=0).decision.limits[0].remaining
+    return (10**10 - remaining) // MILLIONTHS
 
 
 @pytest.mark.parametrize(
@@ -245,5 +245,5 @@ def test_a_call_that_several_models_may_answer_is_settled_by_the_one_that_did() 
     gate = rules_of({**DEAR, "limits": "1 usd/day in UTC"})
     call = gate.reserve("cheap", user="ann", **CALL, fallbacks=["dear"])
     call.settle({"model": "cheap", "usage": {"prompt_tokens": 1_000, "completion_tokens": 1_000}})
-    left = gate.reserve("dear", user="ann", input_tokens=0, max_tokens=0).decision.limits[0].remaining
-    assert 10**9 - left == 3_000 * MILLIONTHS
+    remaining = gate.reserve("dear", user="ann", input_tokens=0, max_tokens=0).decision.limits[0].remaining
+    assert 10**9 - remaining == 3_000 * MILLIONTHS

@@ -47,7 +47,7 @@ def gate_of(*rules: dict[str, Any], clock: ManualClock | None = None, books: Any
     return LlmGate(policy(*rules, **llm), clock=clock or ManualClock(), books=books)
 
 
-def left(gate: LlmGate, **call: Any) -> dict[str, int]:
+def remaining_of(gate: LlmGate, **call: Any) -> dict[str, int]:
     """The remaining amount of each limit, by its name, without charging anything."""
     looking = gate.reserve("m", **{"user": "u1", "input_tokens": 0, "max_tokens": 0, **call})
     remaining = {reading.name: reading.remaining for reading in looking.decision.limits}
@@ -70,16 +70,16 @@ def test_the_most_that_a_call_can_cost_is_held_and_its_actual_cost_stays() -> No
     gate = gate_of(hold="max")
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     assert call and call.held == (1000, 500, 1_000_000 + 5_000_000)
-    held = left(gate)
+    held = remaining_of(gate)
     assert held["user.tokens.minute"] == 88_500 and held["user.input_tokens.minute"] == 19_000
     assert held["user.usd.day"] == 1_994_000_000 and held["user.concurrent"] == 4 and held["user.minute"] == 59
     call.settle({"usage": {"prompt_tokens": 900, "completion_tokens": 100}})
-    after = left(gate)
+    after = remaining_of(gate)
     assert after["user.tokens.minute"] == 89_000 and after["user.input_tokens.minute"] == 19_100
     assert after["user.usd.day"] == 2_000_000_000 - 900_000 - 1_000_000 and after["user.concurrent"] == 5
     call.settle_usage(Usage(1, 1))
     call.cancel()
-    assert left(gate) == after  # the first settling counts
+    assert remaining_of(gate) == after  # the first settling counts
 
 
 def test_a_refusal_charges_nothing_and_names_its_limit() -> None:
@@ -88,7 +88,7 @@ def test_a_refusal_charges_nothing_and_names_its_limit() -> None:
     assert not refused and refused.decision.binding is not None
     assert refused.decision.binding.name == "user.input_tokens.minute" and refused.decision.retry_after is None
     refused.settle({"usage": {"prompt_tokens": 30_000, "completion_tokens": 1}})
-    assert left(gate) == FULL
+    assert remaining_of(gate) == FULL
     large = gate.call("m", user="u1", input_tokens=0, max_tokens=10**6)
     with pytest.raises(RateLimited, match="this cost can never pass"), large:
         raise AssertionError("a refused block runs")
@@ -111,7 +111,7 @@ def test_each_way_to_settle_counts_as_the_specification_says(settle: Any, tokens
     gate = gate_of(hold="max")
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     settle(call)
-    after = left(gate)
+    after = remaining_of(gate)
     assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
     assert after["user.concurrent"] == 5
 
@@ -134,7 +134,7 @@ def test_a_block_that_raises_is_settled_by_what_happened(error: Exception, token
     gate = gate_of(hold="max")
     with pytest.raises(type(error)), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
         raise error
-    after = left(gate)
+    after = remaining_of(gate)
     assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
 
 
@@ -144,7 +144,7 @@ def test_the_cause_of_an_error_shows_that_nothing_was_sent() -> None:
     wrapped.__cause__ = ConnectError()
     with pytest.raises(RuntimeError), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
         raise wrapped
-    assert left(gate) == FULL
+    assert remaining_of(gate) == FULL
 
 
 @pytest.mark.parametrize("first", [ConnectError(), ProviderError(429)])
@@ -159,17 +159,17 @@ def test_the_failure_of_one_provider_says_nothing_about_the_next_one(first: Exce
     gate = gate_of(hold="max")
     with pytest.raises(type(second)), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
         ask_both()
-    assert left(gate)["user.tokens.minute"] == 88_500
+    assert remaining_of(gate)["user.tokens.minute"] == 88_500
 
 
 def test_a_connection_that_urllib_and_requests_could_not_make_costs_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    for ask, kind in ((urlopen, OSError), (requests.get, requests.ConnectionError)):
+    for fetch, kind in ((urlopen, OSError), (requests.get, requests.ConnectionError)):
         gate = gate_of(hold="max")
         with pytest.raises(kind), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
-            ask(url)
-        assert left(gate) == FULL
+            fetch(url)
+        assert remaining_of(gate) == FULL
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_status_that_litellm_invents_is_not_a_providers(
     gate = gate_of(hold="max")
     with pytest.raises(ProviderError), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
         raise error
-    after = left(gate)
+    after = remaining_of(gate)
     assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
 
 
@@ -218,14 +218,14 @@ def test_a_refusal_gives_tokens_back_whichever_package_reports_its_status() -> N
     with HTTPServer(("127.0.0.1", 0), RefusingHandler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        for ask in (
+        for fetch in (
             lambda: urlopen(url, b"{}"), lambda: requests.post(url, b"{}").raise_for_status(),
             lambda: httpx.post(url, content=b"{}").raise_for_status(), lambda: asyncio.run(by_aiohttp(url)),
         ):  # fmt: skip
             gate = gate_of(hold="max")
             with pytest.raises(Exception, match="429"), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
-                ask()
-            after = left(gate)
+                fetch()
+            after = remaining_of(gate)
             assert (after["user.tokens.minute"], after["user.minute"]) == (90_000, 59)
         server.shutdown()
 
@@ -234,7 +234,7 @@ def test_a_block_that_forgets_to_settle_stays_as_held() -> None:
     gate = gate_of(hold="max")
     with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
         pass
-    assert call.settled and left(gate)["user.tokens.minute"] == 88_500
+    assert call.settled and remaining_of(gate)["user.tokens.minute"] == 88_500
 
 
 def test_rules_hold_each_in_its_own_way() -> None:
@@ -304,7 +304,7 @@ def test_an_unknown_price_is_refused_stated_or_free_and_never_zero_by_accident()
     call = stated.reserve("nobodys-model", user="u1", input_tokens=1000, max_tokens=10)
     assert call.held.cost == 101_000_000
     call.settle_usage(Usage(1000, 0))
-    assert left(stated)["user.usd.day"] == 1_900_000_000
+    assert remaining_of(stated)["user.usd.day"] == 1_900_000_000
     assert gate_of(unknown_price="free").reserve("nobodys-model", user="u1", input_tokens=1000).held.cost == 0
     without = gate_of({"name": "all", "by": [], "limits": "5/minute"})
     assert without.reserve("nobodys-model").held.cost is None  # no limit counts money
@@ -333,7 +333,7 @@ def test_a_body_that_no_provider_accepts_is_an_error_and_charges_nothing(fields:
     with pytest.raises(ArgumentError) as caught:
         gate.reserve(**{"model": "m", "user": "u1", **fields})
     assert str(caught.value).startswith(message)
-    assert left(gate) == FULL
+    assert remaining_of(gate) == FULL
 
 
 def test_the_larger_of_both_names_of_the_most_output_counts_times_the_answers() -> None:
@@ -424,7 +424,7 @@ def test_a_call_in_the_background_holds_its_maximum_as_its_usage_is_reported_els
         call = gate.reserve("m", user="u1", dialect="responses", input="hi", max_output_tokens=9_000, background=True)
         assert call.held.output == 9_000
         call.settle({"object": "response", "status": "queued", "usage": None})
-        assert left(gate)["user.tokens.minute"] < 90_000 - 9_000
+        assert remaining_of(gate)["user.tokens.minute"] < 90_000 - 9_000
         assert gate.reserve("m", user="u2", input="hi", max_output_tokens=9_000, background=False).held.output <= 1_000
 
 
@@ -439,12 +439,12 @@ def test_a_usage_of_no_tokens_is_none_where_some_were_sent() -> None:
     nothing = {"prompt_tokens": 0, "completion_tokens": 0}
     gate = gate_of(hold="max")
     gate.reserve("m", user="u1", input_tokens=100, max_tokens=50).settle({"choices": [], "usage": nothing})
-    assert left(gate)["user.tokens.minute"] == 90_000 - 150, "the hold counts"
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 150, "the hold counts"
     with gate.call("m", user="u1", input_tokens=100, max_tokens=50) as call:
         list(call.stream([{"choices": [{"delta": {"content": "word"}}]}, {"choices": [], "usage": nothing}]))
-    assert left(gate)["user.tokens.minute"] == 90_000 - 300, "at least the hold counts"
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 300, "at least the hold counts"
     gate.reserve("m", user="u1", input_tokens=0, max_tokens=50).settle({"choices": [], "usage": nothing})
-    assert left(gate)["user.tokens.minute"] == 90_000 - 300
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 300
 
 
 WORDS = "word " * 3000
@@ -461,16 +461,16 @@ SHOWN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("sent", [0, 10])
+@pytest.mark.parametrize("charged", [0, 10])
 @pytest.mark.parametrize("answer", SHOWN.values(), ids=SHOWN)
 @pytest.mark.parametrize("usage", [{}, {"usage": None}, {"usage": {"prompt_tokens": -1}}])
 def test_an_answer_without_usage_counts_at_least_what_it_shows(
-    answer: dict[str, Any], usage: dict[str, Any], sent: int
+    answer: dict[str, Any], usage: dict[str, Any], charged: int
 ) -> None:
     books = Written()
     gate = gate_of(books=books)
-    gate.reserve("m", user="u1", input_tokens=sent, max_tokens=8_000).settle({**answer, **usage})
-    assert 3_000 <= 90_000 - sent - left(gate)["user.tokens.minute"] <= 4_000
+    gate.reserve("m", user="u1", input_tokens=charged, max_tokens=8_000).settle({**answer, **usage})
+    assert 3_000 <= 90_000 - charged - remaining_of(gate)["user.tokens.minute"] <= 4_000
     [settled] = [entry for entry in books.entries if entry.kind == "settled"][:1]
     assert settled.mode == "at least" and settled.usage is not None and settled.usage.output >= 3_000
 
@@ -479,9 +479,9 @@ def test_an_answer_without_usage_that_shows_little_stays_as_held() -> None:
     gate = gate_of(hold="max")
     answer: dict[str, Any]
     for answer in ({}, {"choices": 5}, {"data": [{"embedding": [0.5]}]}, SHOWN["chat"], {"output": [None, {}]}):
-        before = left(gate)["user.tokens.minute"]
+        before = remaining_of(gate)["user.tokens.minute"]
         gate.reserve("m", user="u1", input_tokens=10, max_tokens=8_000).settle(answer)
-        assert left(gate)["user.tokens.minute"] == before - 8_010
+        assert remaining_of(gate)["user.tokens.minute"] == before - 8_010
 
 
 def chunks(*, with_usage: bool = True, words: int = 40) -> Iterator[dict[str, Any]]:
@@ -512,7 +512,7 @@ def test_input_that_was_sent_is_never_free(usage: dict[str, int], tokens: int, s
         list(call.stream([{"choices": [], "usage": usage}]))
     else:
         list(call.stream([{"type": "response.completed", "response": {"id": "resp_1", "usage": usage}}]))
-    assert left(gate)["user.tokens.minute"] == 90_000 - tokens
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - tokens
     [mode] = [entry.mode for entry in books.entries if entry.kind == "settled" and entry.id == call.id]
     assert mode == ("exact" if usage.get("prompt_tokens") else "at least")
 
@@ -563,21 +563,21 @@ def test_impossible_numbers_are_errors_and_settle_nothing(usage: Usage) -> None:
             settle(usage)
     assert not call.settled
     call.settle_usage(Usage(10, 5))
-    assert left(gate)["user.tokens.minute"] == 90_000 - 15
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 15
 
 
 def test_a_stream_is_settled_by_the_usage_that_it_reports() -> None:
     gate = gate_of(hold="max")
     with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
         assert len(list(call.stream(chunks()))) == 42
-    assert left(gate)["user.tokens.minute"] == 90_000 - 1040
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 1040
 
 
 def test_a_stream_without_usage_counts_at_least_what_was_held_and_generated() -> None:
     gate = gate_of(hold="max")
     with gate.call("m", user="u1", input_tokens=1000, max_tokens=20) as call:
         assert len(list(call.stream(chunks(with_usage=False)))) == 41
-    assert left(gate)["user.tokens.minute"] <= 90_000 - 1040
+    assert remaining_of(gate)["user.tokens.minute"] <= 90_000 - 1040
 
 
 def test_a_caller_that_stops_reading_leaves_the_call_settled() -> None:
@@ -585,7 +585,11 @@ def test_a_caller_that_stops_reading_leaves_the_call_settled() -> None:
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     for _ in call.stream(chunks()):
         break
-    assert call.settled and left(gate)["user.tokens.minute"] == 88_500 and left(gate)["user.concurrent"] == 5
+    assert (
+        call.settled
+        and remaining_of(gate)["user.tokens.minute"] == 88_500
+        and remaining_of(gate)["user.concurrent"] == 5
+    )
 
 
 SLICED = {"name": "out", "by": ["user"], "limits": "100 output_tokens/hour bucket", "hold": "slices"}
@@ -769,10 +773,10 @@ def test_a_reload_keeps_what_was_used_and_a_policy_of_another_kind_is_refused() 
         gate.reload(policy(prices={"m": {"input": "1"}}))
     gate.reload(policy(prices={"m": {"input": "2", "output": "10"}}, hold="max"))
     call.settle_usage(Usage(1000, 0))
-    assert left(gate)["user.usd.day"] == 2_000_000_000 - 1_000_000  # at the price of its admission
+    assert remaining_of(gate)["user.usd.day"] == 2_000_000_000 - 1_000_000  # at the price of its admission
     call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
     call.settle_usage(Usage(1000, 0))
-    assert left(gate)["user.usd.day"] == 2_000_000_000 - 3_000_000
+    assert remaining_of(gate)["user.usd.day"] == 2_000_000_000 - 3_000_000
 
 
 def test_a_call_during_a_reload_is_held_by_one_of_both_policies() -> None:
@@ -809,7 +813,7 @@ def test_calls_of_one_name_are_held_once() -> None:
     assert again and again.repeated and again.id == one.id
     one.settle_usage(Usage(1000, 10))
     again.settle_usage(Usage(1000, 10))
-    assert left(gate)["user.tokens.minute"] == 90_000 - 1010
+    assert remaining_of(gate)["user.tokens.minute"] == 90_000 - 1010
 
 
 def test_the_usage_of_earlier_calls_is_held_once_it_is_known() -> None:
@@ -838,9 +842,9 @@ def test_a_service_tier_is_held_at_the_dearest_price_and_settled_by_the_one_that
     assert priority.held.cost > usual.held.cost == unknown_tier.held.cost
 
     def cost_of(call: Call, **answer: Any) -> int:
-        before = left(gate)["user.usd.day"] + (call.held.cost or 0)
+        before = remaining_of(gate)["user.usd.day"] + (call.held.cost or 0)
         call.settle({"usage": {"prompt_tokens": 1000, "completion_tokens": 500}, **answer})
-        return before - left(gate)["user.usd.day"]
+        return before - remaining_of(gate)["user.usd.day"]
 
     standard = cost_of(usual)
     assert cost_of(priority) > standard  # no tier was reported: the dearest counts
@@ -848,9 +852,9 @@ def test_a_service_tier_is_held_at_the_dearest_price_and_settled_by_the_one_that
     assert cost_of(served, service_tier="default") == standard
     streamed = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000)
     usage = {"prompt_tokens": 1000, "completion_tokens": 500}
-    before = left(gate)["user.usd.day"] + (streamed.held.cost or 0)
+    before = remaining_of(gate)["user.usd.day"] + (streamed.held.cost or 0)
     list(streamed.stream([{"choices": [], "usage": usage, "service_tier": "priority"}]))
-    assert before - left(gate)["user.usd.day"] > standard
+    assert before - remaining_of(gate)["user.usd.day"] > standard
 
 
 async def slowly() -> AsyncIterator[dict[str, Any]]:
@@ -866,7 +870,7 @@ def test_an_asyncio_gate_does_the_same_and_settles_cancelled_calls() -> None:
             async with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
                 assert [chunk async for chunk in call.stream(slowly())]
             looking = LlmGate(policy(), store=store, clock=clock)
-            assert left(looking)["user.tokens.minute"] == 90_000 - 1040
+            assert remaining_of(looking)["user.tokens.minute"] == 90_000 - 1040
 
             async def forever() -> None:
                 async with gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
@@ -874,10 +878,10 @@ def test_an_asyncio_gate_does_the_same_and_settles_cancelled_calls() -> None:
 
             task = asyncio.create_task(forever())
             await asyncio.sleep(0)
-            assert left(looking)["user.concurrent"] == 4
+            assert remaining_of(looking)["user.concurrent"] == 4
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            assert left(looking)["user.concurrent"] == 5
+            assert remaining_of(looking)["user.concurrent"] == 5
             with pytest.raises(RateLimited):
                 async with gate.call("m", user="u1", input_tokens=30_000):
                     raise AssertionError("a refused block runs")

@@ -36,14 +36,14 @@ def test_a_bucket_holds_numbers_that_differ_by_an_eighth_at_most(number: int) ->
 
 @given(counts)
 def test_the_quantile_is_that_of_kaplan_and_meier(counts: dict[int, int]) -> None:
-    longer, left = Fraction(1), sum(counts.values())
+    longer, remaining = Fraction(1), sum(counts.values())
     expected = None
     for bucket in range(200):
         if ended := counts.get(bucket, 0):
-            longer *= 1 - Fraction(ended, left)
-        if left and longer <= Fraction(1, 20) and expected is None:
+            longer *= 1 - Fraction(ended, remaining)
+        if remaining and longer <= Fraction(1, 20) and expected is None:
             expected = bucket
-        left -= counts.get(bucket, 0) + counts.get(~bucket, 0)
+        remaining -= counts.get(bucket, 0) + counts.get(~bucket, 0)
     found = quantile_of(counts, 95)
     exactly_so = longer > 0 and expected is None
     assert found == expected or (found is None and exactly_so) or (found is not None and found > (expected or 200))
@@ -93,10 +93,10 @@ def test_nineteen_of_twenty_calls_stay_within_their_hold() -> None:
     learned = LocalLearned()
     above = 0
     for number in range(6000):
-        made = min(round(chance.lognormvariate(5.5, 0.8)), 4096)
+        output = min(round(chance.lognormvariate(5.5, 0.8)), 4096)
         held = learned.output("k", "m", 4096) or 1000
-        settle(learned, made, key="k", held=held)
-        above += number >= 1000 and made > held
+        settle(learned, output, key="k", held=held)
+        above += number >= 1000 and output > held
     assert 100 < above < 300
     coverage = learned.coverage()["m"]
     assert 512 <= coverage.calls <= MOST and coverage.above * 10 < coverage.calls
@@ -107,10 +107,10 @@ def test_answers_that_were_cut_count_as_at_least_as_long() -> None:
     chance = random.Random(7)
     learned, naive = LocalLearned(), LocalLearned()
     for number in range(1000):
-        made = chance.randint(100, 1000)
-        cut = number % 20 and made > 300
+        output = chance.randint(100, 1000)
+        cut = number % 20 and output > 300
         for each, is_cut in ((learned, cut), (naive, 0)):
-            settle(each, 300 if cut else made, cut=int(is_cut))
+            settle(each, 300 if cut else output, cut=int(is_cut))
     estimate, naive_estimate = learned.output("", "m", 4096), naive.output("", "m", 4096)
     assert estimate is not None and 850 <= estimate <= 1100 and naive_estimate == largest_of(bucket_of(300))
 

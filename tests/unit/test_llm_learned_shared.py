@@ -48,9 +48,9 @@ def process(sample_store: SampleStore, namespace: str = "") -> SharedLearned:
     return learned
 
 
-def settle(learned: LocalLearned, made: int, times: int = 1, *, key: str = "k", cut: bool = False) -> None:
+def settle(learned: LocalLearned, output: int, times: int = 1, *, key: str = "k", cut: bool = False) -> None:
     for _ in range(times):
-        learned.settled(key, "m", 4096, 1, made, cut, 200, 300)
+        learned.settled(key, "m", 4096, 1, output, cut, 200, 300)
 
 
 class LossyStore:

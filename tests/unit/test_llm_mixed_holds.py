@@ -16,7 +16,7 @@ def gate_of(*rules: dict[str, Any], **llm: Any) -> LlmGate:
     return LlmGate({"version": 1, "llm": {"prices": PRICES, **llm}, "rules": list(rules)}, clock=ManualClock())
 
 
-def left(call: Any) -> dict[str, int]:
+def remaining_of(call: Any) -> dict[str, int]:
     return {reading.name: reading.remaining for reading in call.decision.limits}
 
 
@@ -26,7 +26,7 @@ def test_a_call_in_the_background_is_held_in_full_by_each_rule(modes: tuple[str,
         {"name": mode, "by": ["user"], "hold": mode, "limits": "90000 output_tokens/minute bucket"} for mode in modes
     ]
     call = gate_of(*rules).reserve("m", user="u", input="hi", max_output_tokens=9_000, background=True)
-    assert left(call) == dict.fromkeys([f"{mode}.output_tokens" for mode in modes], 81_000)
+    assert remaining_of(call) == dict.fromkeys([f"{mode}.output_tokens" for mode in modes], 81_000)
     assert call.held.output == 9_000
 
 
@@ -37,7 +37,7 @@ def test_a_shadow_rule_refuses_no_model_without_a_price() -> None:
     call = gate.reserve("nobodys-model", user="u", input_tokens=100, max_tokens=50)
     assert call and call.held == (100, 50, None)
     call.settle_usage(Usage(100, 40))
-    assert left(gate.reserve("m", user="u", input_tokens=0, max_tokens=0))["user.tokens"] == 90_000 - 140
+    assert remaining_of(gate.reserve("m", user="u", input_tokens=0, max_tokens=0))["user.tokens"] == 90_000 - 140
     with pytest.raises(UnknownPriceError):
         gate_of(shadow, {**shadow, "name": "real", "shadow": False}).reserve("nobodys-model", user="u", input_tokens=1)
 

@@ -112,8 +112,11 @@ def test_unrequested_terms_without_a_known_price_cost_what_was_held_and_the_book
 
 def test_the_operators_price_of_terms_is_held_and_settled() -> None:
     books = Written()
-    own = {"claude-opus-5": {"input": "1", "output": "1"}, "claude-opus-5 inference_geo=us": {"input": 2, "output": 2}}
-    gate = gate_of(books, prices=own)
+    own_prices = {
+        "claude-opus-5": {"input": "1", "output": "1"},
+        "claude-opus-5 inference_geo=us": {"input": 2, "output": 2},
+    }
+    gate = gate_of(books, prices=own_prices)
     call = reserve(gate, inference_geo="us")
     assert call.held.cost == 2_200_000 and settled(books, call, message(inference_geo="us")) == (2_200_000, "own")
     assert settled(books, reserve(gate, inference_geo="us"), message(inference_geo="global")) == (1_100_000, "own")

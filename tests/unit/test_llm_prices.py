@@ -52,8 +52,8 @@ def test_a_call_costs_what_genai_prices_says_rounded_up_to_a_billionth(
     price = BOOK.price(model[1], at)
     if price is None:
         return
-    known = prices._look_up(model[1])
-    assert known is not None
+    model_info = prices._look_up(model[1])
+    assert model_info is not None
     their_usage = genai_prices.Usage(
         input_tokens=usage.input,
         cache_read_tokens=usage.cache_read,
@@ -64,8 +64,8 @@ def test_a_call_costs_what_genai_prices_says_rounded_up_to_a_billionth(
         output_audio_tokens=usage.audio_output,
         output_image_tokens=usage.image_output,
     )
-    true = known.get_prices(at).calc_price(their_usage)["total_price"]
-    if known.get_prices(at).requests_kcount is None:
+    true = model_info.get_prices(at).calc_price(their_usage)["total_price"]
+    if model_info.get_prices(at).requests_kcount is None:
         assert price.cost(usage) == math.ceil(Fraction(true) * 10**9)
 
 
@@ -219,9 +219,11 @@ def test_audio_and_images_are_held_at_what_they_cost() -> None:
     price = BOOK.dearest("gpt-audio", NOON, timedelta(minutes=10))
     assert price is not None
     assert price.most(1000, 100) == price.cost(Usage(1000, 100, audio_input=1000, audio_output=100)) == 38_400_000
-    own = PriceBook({"m": {"input": "1", "output": "2", "audio_output": "3", "image_output": "50"}}).price("m", NOON)
-    assert own is not None and own.most(1000, 100) == 1_000_000 + 5_000_000
-    assert own.cost(Usage(1000, 100, audio_input=7, audio_output=10, image_output=20)) == 1_000_000 + 1_170_000
+    own_price = PriceBook({"m": {"input": "1", "output": "2", "audio_output": "3", "image_output": "50"}}).price(
+        "m", NOON
+    )
+    assert own_price is not None and own_price.most(1000, 100) == 1_000_000 + 5_000_000
+    assert own_price.cost(Usage(1000, 100, audio_input=7, audio_output=10, image_output=20)) == 1_000_000 + 1_170_000
 
 
 def test_an_operators_price_of_the_exact_name_comes_first() -> None:

@@ -63,7 +63,7 @@ def good() -> Iterator[LastGood]:
     good._file.close()
 
 
-def begun(folder: Path, limits: str, good: LastGood) -> ProxyServer:
+def started_worker(folder: Path, limits: str, good: LastGood) -> ProxyServer:
     """The proxy of a worker that starts while its file has `limits`."""
     file = folder / "llm.yaml"
     file.write_text(json.dumps(policy(limits)))
@@ -106,21 +106,21 @@ def test_a_worker_starts_with_the_configuration_in_force_in_others_whatever_its_
     tmp_path: Path, good: LastGood
 ) -> None:
     for limits in ("5/hour", "5/hour; 6/day", "no limit"):
-        assert limits_of(begun(tmp_path, limits, good)) == ["2/hour"]
+        assert limits_of(started_worker(tmp_path, limits, good)) == ["2/hour"]
 
 
 def test_a_worker_starts_with_the_first_configuration_where_none_was_stored(tmp_path: Path, good: LastGood) -> None:
     os.ftruncate(good._file.fileno(), 0)
-    assert limits_of(begun(tmp_path, "5/hour", good)) == ["1/hour"]
+    assert limits_of(started_worker(tmp_path, "5/hour", good)) == ["1/hour"]
 
 
 def test_a_configuration_that_a_worker_puts_in_force_is_that_of_the_next_worker(tmp_path: Path, good: LastGood) -> None:
-    server = begun(tmp_path, "5/hour", good)
+    server = started_worker(tmp_path, "5/hour", good)
     server.reload()
-    assert limits_of(server) == limits_of(begun(tmp_path, "7/hour", good)) == ["5/hour"]
+    assert limits_of(server) == limits_of(started_worker(tmp_path, "7/hour", good)) == ["5/hour"]
     (tmp_path / "llm.yaml").write_text(json.dumps(policy("5/hour; 6/day")))
     server.reload()  # the store is too small for it
-    assert limits_of(begun(tmp_path, "7/hour", good)) == ["5/hour"]
+    assert limits_of(started_worker(tmp_path, "7/hour", good)) == ["5/hour"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has files in memory, and /proc to look at them")

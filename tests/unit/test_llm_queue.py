@@ -53,7 +53,7 @@ def of(limits: str = "1000000000 tokens/day", **settings: Any) -> tuple[AsyncLlm
     return AsyncLlmQueue(gate, clock=clock, **settings), gate, clock
 
 
-async def left(gate: LimiterGate) -> int | None:
+async def remaining_of(gate: LimiterGate) -> int | None:
     """The remaining amount of a gate's limit."""
     return (await gate.limiter.peek("all", {"tokens": 0})).remaining
 
@@ -72,7 +72,7 @@ def test_a_job_waits_is_done_and_its_answer_is_kept_for_a_while() -> None:
         assert (job.state, job.caller.user, job.model, job.ended) == ("waiting", "ann", "m", False)
         [done] = await serve(queue, Provider(lambda job: 25), [job.id])
         assert (done.state, done.answer, done.tokens) == ("done", answer_of(25), 25)
-        assert await left(gate) == 10**9 - 25
+        assert await remaining_of(gate) == 10**9 - 25
         clock.advance(60 * SECOND_US)
         with pytest.raises(UnknownJob, match="no job has the id"):
             await queue.get(job.id)
@@ -111,7 +111,7 @@ def test_a_job_that_can_never_fit_is_refused_with_the_limits_name() -> None:
         [ended] = await serve(queue, Provider(), [job.id])
         assert (ended.state, ended.limit, ended.tokens) == ("refused", "q.tokens", 0)
         assert "can never be admitted" in ended.error
-        assert await left(gate) == 600
+        assert await remaining_of(gate) == 600
 
     run(main())
 
@@ -247,7 +247,7 @@ def test_a_job_is_cancelled_in_every_state() -> None:
             assert (await queue.cancel(running.id)).state == "cancelled"
             await until_async(lambda: stopped)
         assert (await queue.get(running.id)).answer is None
-        assert await left(gate) == 10**9 - 70  # it was sent, so the hold counts
+        assert await remaining_of(gate) == 10**9 - 70  # it was sent, so the hold counts
         done = await queue.submit(body(1))
         await serve(queue, Provider(), [done.id])
         assert (await queue.cancel(done.id)).state == "done"
@@ -317,7 +317,7 @@ def test_kept_answers_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("submitted", "words"),
+    ("submitted", "message"),
     [
         ({"body": []}, "a body is a mapping"),
         ({"body": {"messages": []}}, "body.model"),
@@ -338,17 +338,17 @@ def test_kept_answers_are_bounded() -> None:
         ({"body": body(text="x" * 5_000_000)}, "a body has at most 4,194,304 bytes"),
     ],
 )
-def test_an_invalid_job_is_an_error_that_says_why(submitted: dict[str, Any], words: str) -> None:
+def test_an_invalid_job_is_an_error_that_says_why(submitted: dict[str, Any], message: str) -> None:
     async def main() -> None:
         queue, _, _ = of()
-        with pytest.raises(ArgumentError, match=words):
+        with pytest.raises(ArgumentError, match=message):
             await queue.submit(**submitted)
 
     run(main())
 
 
 def test_an_invalid_setting_is_an_error_that_says_why() -> None:
-    for make, words in (
+    for make, message in (
         (lambda: AsyncLlmQueue(store="file:///x"), "the store of a queue is memory://"),
         (lambda: AsyncLlmQueue().worker(Provider()), "a worker needs a gate"),
         (lambda: Bounds(jobs=0), "bounds.jobs is a number above 0"),
@@ -358,7 +358,7 @@ def test_an_invalid_setting_is_an_error_that_says_why() -> None:
         (lambda: of()[0].worker(Provider(), when_lost="never"), "when_lost is one of again, fail"),
         (lambda: of()[0].worker(Provider(), retries=-1), "retries is a whole number"),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=message):
             make()
 
 
@@ -403,10 +403,10 @@ def test_positions_are_reported_as_they_change_until_the_job_has_ended() -> None
 
 def failing(*errors: BaseException | None) -> Callable[[QueuedCall, Any], Awaitable[Any]]:
     """A provider that fails with these errors, one for each call, and then answers."""
-    left: Iterator[BaseException | None] = iter(errors)
+    remaining_of: Iterator[BaseException | None] = iter(errors)
 
     async def provider(job: QueuedCall, call: Any) -> Any:
-        error = next(left, None)
+        error = next(remaining_of, None)
         if error is not None:
             raise error
         return answer_of(10)
@@ -433,7 +433,7 @@ def test_a_job_whose_provider_cannot_answer_is_retried(error: BaseException, rem
         [done] = await serve(queue, failing(error), [job.id])
         assert (done.state, done.attempts) == ("done", 1)
         assert done.started_us - start == SECOND_US * (7 if getattr(error, "retry_after", None) else 1)
-        assert await left(gate) in (remaining, remaining + 1)  # it refills by 1 in 87 seconds
+        assert await remaining_of(gate) in (remaining, remaining + 1)  # it refills by 1 in 87 seconds
 
     run(main())
 
@@ -450,7 +450,7 @@ def test_a_job_that_litellm_lost_stays_charged_though_its_error_has_a_status() -
             job = await queue.submit(body(100))
             [done] = await serve(queue, failing(error), [job.id])
             assert (done.state, done.attempts) == ("done", 1)
-            assert await left(gate) in (remaining, remaining + 1)
+            assert await remaining_of(gate) in (remaining, remaining + 1)
 
     run(main())
 
@@ -462,7 +462,7 @@ def test_a_redirect_is_not_retried_and_only_the_request_stays_charged() -> None:
         moved = ProviderError("the provider answered 308", status=308)
         jobs = await serve(queue, failing(moved, answered(301)), ids)
         assert [(job.state, job.attempts, job.tokens) for job in jobs] == [("failed", 0, 0)] * 2
-        assert await left(gate) == 1000
+        assert await remaining_of(gate) == 1000
 
     run(main())
 
@@ -513,7 +513,7 @@ def test_retries_are_bounded_and_calls_that_a_provider_refuses_are_not_retried()
         assert [job.attempts for job in jobs] == [2, 0, 0]
         assert [job.tokens for job in jobs[:2]] == [0, 0]
         assert jobs[1].error == "ProviderError: no such model"
-        assert await left(gate) in (900, 901)  # what the provider generated is unknown
+        assert await remaining_of(gate) in (900, 901)  # what the provider generated is unknown
 
     run(main())
 
@@ -554,7 +554,7 @@ def test_a_provider_that_says_whether_to_retry_is_obeyed(error: BaseException, a
         job = await queue.submit(body(100))
         [ended] = await serve(queue, failing(error), [job.id])
         assert (ended.state, ended.attempts) == (state, attempts)
-        assert await left(gate) in ((990, 991) if state == "done" else (1000,))  # refused calls used no tokens
+        assert await remaining_of(gate) in ((990, 991) if state == "done" else (1000,))  # refused calls used no tokens
 
     run(main())
 
@@ -587,16 +587,16 @@ def test_an_answer_that_json_cannot_say_fails_its_job() -> None:
 def test_a_handler_that_cancels_itself_fails_its_job_once_and_stays_held() -> None:
     handled: list[str] = []
 
-    async def ask(job: QueuedCall, call: Any) -> dict[str, Any]:
+    async def handler(job: QueuedCall, call: Any) -> dict[str, Any]:
         handled.append(job.id)
         raise asyncio.CancelledError("a task inside was cancelled")
 
     async def main() -> None:
         queue, gate, _ = of("1000 tokens/day bucket")
         job = await queue.submit(body(100))
-        [done] = await serve(queue, ask, [job.id])
+        [done] = await serve(queue, handler, [job.id])
         assert (done.state, done.error) == ("failed", "CancelledError: a task inside was cancelled")
-        assert handled == [job.id] and await left(gate) in (900, 901)
+        assert handled == [job.id] and await remaining_of(gate) in (900, 901)
 
     run(main())
 
@@ -631,15 +631,15 @@ def test_any_error_is_described_by_a_text_that_can_be_stored(error: Exception, s
 def test_an_answer_that_was_cut_within_a_character_is_kept() -> None:
     cut = answer_of(5, choices=[{"message": {"content": "\ud83d"}, "finish_reason": "length"}])
 
-    async def ask(job: QueuedCall, call: Any) -> dict[str, Any]:
+    async def handler(job: QueuedCall, call: Any) -> dict[str, Any]:
         return cut
 
     async def main() -> None:
         queue, gate, _ = of()
         job = await queue.submit(body(40), user="ann")
-        [done] = await serve(queue, ask, [job.id])
+        [done] = await serve(queue, handler, [job.id])
         assert (done.state, done.answer, done.tokens) == ("done", cut, 5)
-        assert await left(gate) == 10**9 - 5
+        assert await remaining_of(gate) == 10**9 - 5
 
     run(main())
 
@@ -663,7 +663,7 @@ def test_a_worker_that_is_stopped_gives_its_jobs_back_and_their_holds_stay() -> 
         assert (await queue.get(job.id)).state == "waiting"
         [done] = await serve(queue, Provider(), [job.id])
         assert done.state == "done"
-        assert await left(gate) == 10**9 - 50
+        assert await remaining_of(gate) == 10**9 - 50
 
     run(main())
 

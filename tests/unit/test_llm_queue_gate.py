@@ -40,7 +40,7 @@ async def provider(job: QueuedCall, call: Any) -> Any:
     return {"usage": {"prompt_tokens": 8, "completion_tokens": 32, "total_tokens": 40}}
 
 
-async def left(gate: AsyncLlmGate, **caller: Any) -> dict[str, int]:
+async def remaining_of(gate: AsyncLlmGate, **caller: Any) -> dict[str, int]:
     call = await gate.reserve("own", input_tokens=0, max_tokens=0, **caller)
     return {limit.name: limit.remaining for limit in call.decision.limits}
 
@@ -51,7 +51,7 @@ def test_a_job_is_held_by_the_policy_and_settled_with_the_truth() -> None:
         async with AsyncLlmQueue(gate) as queue, queue.worker(provider):
             done = await queue.result((await queue.submit(body(), user="ann")).id)
         assert (done.state, done.tokens) == ("done", 40)
-        assert await left(gate, user="ann") == {
+        assert await remaining_of(gate, user="ann") == {
             "user.day": 98, "user.tokens.day": 960, "user.usd.day": 999_672_000
         }  # fmt: skip
 
@@ -84,14 +84,14 @@ def test_a_place_that_is_freed_as_a_job_waits_to_be_tried_again_starts_the_next_
         queue = AsyncLlmQueue(gate_of({"name": "all", "by": [], "limits": "1 concurrent"}))
         running, answers = asyncio.Event(), asyncio.Event()
 
-        async def ask(job: QueuedCall, call: Any) -> Any:
+        async def handler(job: QueuedCall, call: Any) -> Any:
             if job.id == "first":
                 running.set()
                 await answers.wait()
                 raise ProviderError("broken", status=500, retry_after=3600)
             return answer_of(10)
 
-        async with queue.worker(ask):
+        async with queue.worker(handler):
             first = await queue.submit(body(), user="ann", id="first")
             await running.wait()
             second = await queue.submit(body(), user="ben", id="second")
@@ -138,23 +138,23 @@ def test_a_place_that_a_job_leaves_to_one_before_it_starts_that_at_once() -> Non
 def test_a_place_that_is_freed_between_a_refusal_and_its_arrival_starts_the_next_job_at_once() -> None:
     async def main() -> None:
         gate = gate_of({"name": "all", "by": [], "limits": "1 concurrent"})
-        asked, refused, arrives = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        running, refused, arrives = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         class Far:
             """A gate whose refusals are delayed, as those of one on a server are."""
 
             policy = gate.policy
 
-            async def reserve(self, **asked: Any) -> Any:
-                call = await gate.reserve(**asked)
+            async def reserve(self, **running: Any) -> Any:
+                call = await gate.reserve(**running)
                 if not call:
                     refused.set()
                     await arrives.wait()
                 return call
 
-        async def ask(job: QueuedCall, call: Any) -> Any:
+        async def handler(job: QueuedCall, call: Any) -> Any:
             if job.id == "first":
-                asked.set()
+                running.set()
                 await refused.wait()
             return answer_of(10)
 
@@ -167,9 +167,9 @@ def test_a_place_that_is_freed_between_a_refusal_and_its_arrival_starts_the_next
 
         queue = AsyncLlmQueue(Far())
         queue.backlog = Telling(queue.backlog.bounds, Fairness(), SYSTEM_CLOCK)
-        async with queue.worker(ask):
+        async with queue.worker(handler):
             await queue.submit(body(), user="ann", id="first")
-            await asked.wait()
+            await running.wait()
             await queue.submit(body(), user="ben", id="second")
             assert [(await queue.result(id, 20)).state for id in ("first", "second")] == ["done", "done"]
 
@@ -294,7 +294,7 @@ def test_a_job_whose_worker_died_long_ago_waits_for_a_place_again_and_is_charged
         async with queue.worker(answers):
             assert (await queue.result(job.id)).state == "done"
         assert started_us >= until_us
-        now = await left(gate, user="ann")
+        now = await remaining_of(gate, user="ann")
         assert (now["user.day"], now["user.tokens.day"]) == (97, 960)  # of three calls
 
     run(main())
@@ -337,7 +337,7 @@ def test_a_job_is_held_by_the_dialect_of_its_path() -> None:
         gate = AsyncLlmGate({"version": 1, "llm": llm, "rules": [limits]})
         async with AsyncLlmQueue(gate) as queue, queue.worker(silent):
             assert (await queue.result((await queue.submit(job_body, path=path)).id)).state == "done"
-        (remaining,) = (await left(gate)).values()
+        (remaining,) = (await remaining_of(gate)).values()
         return 10 - remaining // 10**9
 
     assert run(main("/v1/messages")) == 2, "as often as `max_uses` says"

@@ -43,18 +43,18 @@ def decorated(job: QueuedCall, call: Any) -> Any:
 def test_jobs_of_many_threads_are_done(handler: Any) -> None:
     with LlmQueue(gate()) as queue, queue.worker(handler) as worker, ThreadPoolExecutor(8) as threads:
 
-        def ask(number: int) -> Any:
+        def submit_and_wait(number: int) -> Any:
             job = queue.submit({**BODY, "n": number}, user=f"u{number % 3}")
             return queue.result(job.id, timeout=30)
 
-        done = list(threads.map(ask, range(30)))
+        done = list(threads.map(submit_and_wait, range(30)))
         assert [job.answer["of"] for job in done] == list(range(30)) and {job.tokens for job in done} == {7}
         until(lambda: worker.running == 0)
 
 
-@pytest.mark.parametrize("way", ["plain", "async", "decorated"])
+@pytest.mark.parametrize("ending", ["plain", "async", "decorated"])
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration()])
-def test_a_handler_that_exits_ends_its_job_and_no_other(error: BaseException, way: str) -> None:
+def test_a_handler_that_exits_ends_its_job_and_no_other(error: BaseException, ending: str) -> None:
     def exits(job: QueuedCall, call: Any) -> Any:
         if job.body["n"] == 0:
             raise error
@@ -66,7 +66,7 @@ def test_a_handler_that_exits_ends_its_job_and_no_other(error: BaseException, wa
     def decorated(job: QueuedCall, call: Any) -> Any:
         return exits_on_the_loop(job, call)
 
-    handler = {"plain": exits, "async": exits_on_the_loop, "decorated": decorated}[way]
+    handler = {"plain": exits, "async": exits_on_the_loop, "decorated": decorated}[ending]
     with LlmQueue(gate()) as queue, queue.worker(handler):
         jobs = [queue.submit({**BODY, "n": number}) for number in range(2)]
         ended = [queue.result(job.id, timeout=30) for job in jobs]

@@ -148,7 +148,7 @@ def test_a_call_that_fails_in_its_stream_is_settled_by_the_error(
         async with gate.call(**CALL) as call:
             [chunk async for chunk in call.stream(fails_async())]
 
-    def ask(gate: LlmGate) -> None:
+    def call_model(gate: LlmGate) -> None:
         if is_limited:
             list(gate.limited(user="ann", body=lambda: CALL)(fails)())
             return
@@ -164,6 +164,6 @@ def test_a_call_that_fails_in_its_stream_is_settled_by_the_error(
     asyncio.run(main())
     with LlmGate(POLICY, clock=ManualClock()) as plain:
         with pytest.raises(type(error)):
-            ask(plain)
+            call_model(plain)
         requests, tokens, _ = plain.reserve(**{**CALL, "max_tokens": 0}).decision.limits
         assert (60 - requests.remaining - 1, 100_000 - tokens.remaining) == counts

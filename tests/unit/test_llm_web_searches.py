@@ -169,8 +169,8 @@ def test_streams_count_searches_like_whole_answers(events: Any, body: dict[str, 
 
 def test_searches_of_unknown_price_have_the_highest_price_and_are_free_only_where_that_is_stated() -> None:
     at, one = datetime(2026, 11, 1, tzinfo=UTC), Usage(0, 0, web_searches=1)
-    own = {"plain": TOKENS, "free": {**TOKENS, "web_searches": "0"}}
-    book = PriceBook(own)
+    own_price = {"plain": TOKENS, "free": {**TOKENS, "web_searches": "0"}}
+    book = PriceBook(own_price)
     costs = [book.price(name, at) for name in ("plain", "free", "gpt-4o-search-preview", "gpt-5", "claude-opus-5")]
     assert [price and price.cost(one) for price in costs] == [35_000_000, 0, 35_000_000, 10_000_000, 10_000_000]
     with pytest.raises(UnknownPriceError):
