@@ -144,7 +144,7 @@ def _counting(count: Callable[[str], object], texts: Sequence[str]) -> Timed:
     """
 
     def one_pass() -> None:
-        tokens._remembered = tokens._Remembered()
+        tokens._cache = tokens._CountCache()
         for text in texts:
             count(text)
 

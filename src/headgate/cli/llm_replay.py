@@ -70,7 +70,7 @@ def replay(
     from headgate.cli.policies import policy_of
     from headgate.cli.replay_text import unread_lines
     from headgate.llm.books import open_books
-    from headgate.llm.learned import LearnedHere
+    from headgate.llm.learned import LocalLearned
     from headgate.replay.call_judging import judge_calls
     from headgate.replay.call_trace import read_trace
     from headgate.replay.entries import Tally
@@ -84,7 +84,7 @@ def replay(
     calls = read_trace(trace, model=model, columns=columns, read_time=TimeReader(), tally=tally)
     with ExitStack() as stack:
         written = stack.enter_context(open_books(books)) if books else None
-        outcome = judge_calls(read, calls, output_speed=output_speed, learned=LearnedHere(), books=written)
+        outcome = judge_calls(read, calls, output_speed=output_speed, learned=LocalLearned(), books=written)
     for line in unread_lines(tally):
         click.echo(printable(line), err=True)
     if as_json:

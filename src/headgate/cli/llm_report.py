@@ -114,10 +114,10 @@ def _close(books: str, month: str, zone: str | None, author: str | None) -> None
     from headgate.llm.books.closing import close_month
 
     closed = close_month(books, month, zone=zone, author=_author(author), now_us=clock.now_us())
-    unsettled = f", {closed.kept.unsettled:,} of them not settled" if closed.kept.unsettled else ""
+    unsettled = f", {closed.recorded.unsettled:,} of them not settled" if closed.recorded.unsettled else ""
     click.echo(
-        f"closed {month} in {closed.closing.zone}: {counted(closed.kept.calls, 'call')}{unsettled}, "
-        f"{number_text(closed.kept.cost, 'usd')} usd",
+        f"closed {month} in {closed.closing.zone}: {counted(closed.recorded.calls, 'call')}{unsettled}, "
+        f"{number_text(closed.recorded.cost, 'usd')} usd",
         err=True,
     )
 

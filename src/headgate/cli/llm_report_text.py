@@ -92,13 +92,13 @@ def notes(report: Report) -> list[str]:
     if sums.unpriced:
         lines.append(f"no price is known of {counted(sums.unpriced, 'call')}: what they cost is in no sum")
     for month in report.closed:
-        kept, now = month.kept, month.restated
+        kept, now = month.recorded, month.restated
         lines.append(
             f"{month.closing.month} is closed, in {month.closing.zone}: {counted(kept.calls, 'call')}, "
             f"{money(kept.cost)} usd and {money(kept.unsettled_cost)} held; "
             f"restated {counted(now.calls, 'call')}, {money(now.cost)} usd and {money(now.unsettled_cost)} held"
         )
-        if month.kept != month.booked:
+        if month.recorded != month.booked:
             lines.append(f"  {_changed(month)}")
     lines += [
         f"  written in {later.written_in}: {money(later.delta.cost)} usd of {later.month}" for later in report.later
@@ -111,7 +111,7 @@ def notes_beside_csv(report: Report) -> list[str]:
     changed = [
         f"{month.closing.month} is closed, in {month.closing.zone}: {_changed(month)}"
         for month in report.closed
-        if month.kept != month.booked
+        if month.recorded != month.booked
     ]
     return changed + _lacking(report)
 
@@ -161,7 +161,7 @@ def json_text(report: Report) -> str:
         "closed": [
             {
                 "books": month.books, "month": month.closing.month, "zone": month.closing.zone,
-                "closed_us": month.closing.at_us, "author": month.closing.author, "kept": _values(month.kept),
+                "closed_us": month.closing.at_us, "author": month.closing.author, "kept": _values(month.recorded),
                 "booked": _values(month.booked), "restated": _values(month.restated),
             }
             for month in report.closed

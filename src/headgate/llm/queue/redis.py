@@ -16,7 +16,7 @@ from typing import Any
 from headgate.clock import Clock
 from headgate.errors import ConfigError, ConflictingId, MissingExtraError, StoreError
 from headgate.llm.entry import Caller
-from headgate.llm.queue.backlog import Bounds, Claim, Fairness, Finished, Gone, Nothing, Taken
+from headgate.llm.queue.backlog import Bounds, Claim, Fairness, Finished, LossReason, Nothing, Taken
 from headgate.llm.queue.job import Job, JobRequest, JobState, Position, QueueFull, UnknownJob
 from headgate.llm.queue.memory import answer_of, starts_in
 from headgate.llm.queue.news import News
@@ -27,7 +27,7 @@ from headgate.stores.url_parts import split_url
 log = logging.getLogger("headgate")
 
 TIMEOUT_S = 1.0
-"""The timeout of a call, unless the URL has another."""
+"""The timeout of a call, unless the URL sets another."""
 
 _BLOCK_MS = 10_000
 _LEEWAY_S = 5.0
@@ -38,7 +38,7 @@ _READ_AT_ONCE = 100
 class RedisBacklog:
     """`Backlog` in a Redis, by its URL: a single server, one behind Sentinels, or a Cluster.
 
-    A worker that is silent for `lease_s` is dead. Moments are those of `clock`, by default the server's.
+    A worker that is silent for `lease_s` is dead. Times are those of `clock`, by default the server's.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class RedisBacklog:
     async def wake(self, scopes: tuple[str, ...]) -> None:
         await self._run("wake", *scopes)
 
-    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, Gone]:
+    async def keep(self, worker: str, ids: tuple[str, ...]) -> dict[str, LossReason]:
         reply = await self._run("keep", worker, *ids)
         return {id: word.decode() for id, word in zip(ids, reply, strict=True) if word}
 
@@ -163,10 +163,10 @@ class RedisBacklog:
         is_logged = False
         while True:
             try:
-                newest = await self._reading_link.execute(
+                newest_entries = await self._reading_link.execute(
                     self._news_stream, ("XREVRANGE", self._news_stream, "+", "-", "COUNT", 1)
                 )
-                last = newest[0][0] if newest else b"0-0"
+                last = newest_entries[0][0] if newest_entries else b"0-0"
                 self.news.publish_all()
                 is_logged = False
                 while True:
@@ -220,8 +220,8 @@ def _claims(reply: list[bytes]) -> tuple[Claim, ...]:
 def _job(id: str, reply: list[Any]) -> Job:
     """Parse a job from the script's reply; raises UnknownJob where there is none."""
     _, repeated, fields = reply
-    state, caller, model, *numbers, answer, error, limit, known = fields
-    if not known:
+    state, caller, model, *numbers, answer, error, limit, is_known = fields
+    if not is_known:
         raise UnknownJob(id)
     priority, tokens, submitted_us, started_us, ended_us, deadline_us, attempts = (
         int(number or 0) for number in numbers
