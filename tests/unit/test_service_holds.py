@@ -18,7 +18,7 @@ from headgate.observe.events import DecisionEvent
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.messages import ServiceRequest
-from headgate.service.workers.door_plan import DoorWish
+from headgate.service.workers.door_plan import DoorOptions
 from headgate.service.workers.several import serve_workers
 from headgate.testing import ManualClock
 
@@ -262,7 +262,7 @@ def test_several_workers_refuse_what_is_in_flight_on_a_zone_without_room_before_
             drain_s=0,
             hang_s=10,
             bounds=Bounds(),
-            door=DoorWish(threads=1),
+            door=DoorOptions(threads=1),
             announce=lambda address, zone, door: None,
         )
 

@@ -130,7 +130,7 @@ def test_a_folder_that_was_left_behind_is_removed_by_the_next_and_one_in_use_is_
 
 
 def test_a_folder_for_which_memory_has_no_room_is_on_the_disk_and_removed_there_too() -> None:
-    folder = LockedFolder(METRICS, room=1 << 60)
+    folder = LockedFolder(METRICS, size=1 << 60)
     left = Path(tempfile.mkdtemp(prefix=METRICS))
     assert folder.path.parent == Path(tempfile.gettempdir())
     other = LockedFolder(METRICS)

@@ -21,13 +21,13 @@ _COLUMNS = {
 
 
 def _columns(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    told = {}
+    columns = {}
     for text in values:
         role, mark, name = text.partition("=")
         if not mark or not name or role not in _COLUMNS:
             raise click.BadParameter(f"it is written WHAT=COLUMN, with one of {', '.join(_COLUMNS)}, not {text[:60]!r}")
-        told[role] = name
-    return told
+        columns[role] = name
+    return columns
 
 
 @click.command()

@@ -18,7 +18,7 @@ from headgate.llm_proxy.process import work
 from headgate.llm_proxy.proxy_parts import ProxyOptions
 from headgate.llm_proxy.server import InForce, ProxyServer, ProxySource
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.worker_files import ROOM_OF_WORKER, Sharing, make_files
+from headgate.observe.worker_files import BYTES_PER_WORKER, Sharing, make_files
 from headgate.supervisor.last_good import LastGood
 from headgate.supervisor.link import SupervisorLink
 from headgate.supervisor.listener import address_of, listen_together
@@ -55,7 +55,7 @@ def serve_workers(
     store, zone = open_shared(first.policy, store_url, shown=str(source.policy), workers=workers)
     listeners = listen_together(host, port, workers)
     count_text("load the vocabulary", "gpt-5")  # once for all workers
-    folder = LockedFolder(METRICS, room=workers * ROOM_OF_WORKER)
+    folder = LockedFolder(METRICS, size=workers * BYTES_PER_WORKER)
     good = LastGood(pickle.dumps(first))
 
     def run(link: SupervisorLink) -> None:
