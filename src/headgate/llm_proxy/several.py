@@ -52,7 +52,7 @@ def serve_workers(
     """
     first = source.read()
     read_llm_policy(first.policy)
-    store, zone = open_shared(first.policy, store_url, shown=str(source.policy), workers=workers)
+    store, zone = open_shared(first.policy, store_url, file_name=str(source.policy), workers=workers)
     listeners = listen_together(host, port, workers)
     count_text("load the vocabulary", "gpt-5")  # once for all workers
     folder = LockedFolder(METRICS, size=workers * BYTES_PER_WORKER)
