@@ -182,13 +182,13 @@ class Written:
 class Client:
     """A client that takes what it is answered."""
 
-    gone = False
+    has_left = False
     on_leave: Callable[[], None]
 
     async def answer(self, answer: Any) -> None: ...
 
     def leave(self) -> None:
-        self.gone = True
+        self.has_left = True
         self.on_leave()
 
 
@@ -230,9 +230,9 @@ async def exchanged(
     bound = {"max_tokens": TOKENS_HELD, "max_output_tokens": TOKENS_HELD}  # in every dialect
     raw = json.dumps({"model": "m", **bound, "messages": [], **body}).encode()
     request: Any = None
-    who: Any = client
+    fake: Any = client
     exchange = Exchange(
-        parts, who, dialect, Caller(), read_body(raw, dialect), headers=[], query="", counted=None, request=request,
+        parts, fake, dialect, Caller(), read_body(raw, dialect), headers=[], query="", input_count=None, request=request,
         body_dropped=lambda: None,
     )  # fmt: skip
     running = asyncio.create_task(exchange.run())
