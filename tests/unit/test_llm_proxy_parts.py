@@ -230,9 +230,9 @@ async def exchanged(
     bound = {"max_tokens": TOKENS_HELD, "max_output_tokens": TOKENS_HELD}  # in every dialect
     raw = json.dumps({"model": "m", **bound, "messages": [], **body}).encode()
     request: Any = None
-    fake: Any = client
+    who: Any = client
     exchange = Exchange(
-        parts, fake, dialect, Caller(), read_body(raw, dialect), headers=[], query="", input_count=None, request=request,
+        parts, who, dialect, Caller(), read_body(raw, dialect), headers=[], query="", input_count=None, request=request,
         body_dropped=lambda: None,
     )  # fmt: skip
     running = asyncio.create_task(exchange.run())
