@@ -296,7 +296,7 @@ def serve(
     bounds = Bounds(connections=connections, idle_s=idle_s)
 
     def announce(address: str, more: str) -> None:
-        with suppress(OSError):  # a disk that is full has no room for the log: requests are answered all the same
+        with suppress(OSError):  # a full disk prevents log messages, not responses
             click.echo(f"headgate: {file} on {address}, {core.CORE} core{more}; ctrl-c ends it", err=True)
 
     def announce_workers(address: str, zone: str, door: str) -> None:

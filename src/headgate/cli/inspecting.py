@@ -1,4 +1,4 @@
-"""`headgate inspect` and `headgate reset`: what a live store holds of a key that a policy counts by."""
+"""`headgate inspect` and `headgate reset`: the states of a policy's keys in a live store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headgate llm replay`: what a policy would have done with the calls of a trace."""
+"""`headgate llm replay`: the decisions of a policy on the calls of a trace."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class ClientConnection(asyncio.Protocol):
         connections.arriving.pop(self, None)
         connections.open.pop(self._handler, None)
 
-    # What the event loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

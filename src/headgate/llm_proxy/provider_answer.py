@@ -180,7 +180,7 @@ class ProviderAnswer:
         finally:
             self._waiter = None
 
-    # What the connection calls.
+    # Called by the connection.
 
     def feed(self, data: bytes) -> None:
         """Take bytes that were received."""
@@ -226,7 +226,7 @@ class ProviderAnswer:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    # What the parser calls.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         if self._is_complete:  # bytes behind its end, which no request asked for

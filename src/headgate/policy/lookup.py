@@ -176,7 +176,7 @@ def _subject_with(identity: Identity, value: str) -> Subject:
             return Descriptor({identity.entry: value})
         case EntriesIdentity() if entries := entries_of_text(value):
             return Descriptor(entries)
-        case _:  # what a function reads is not known
+        case _:  # the input of a function is not known
             return Request()
 
 

@@ -19,7 +19,7 @@ def waiting_lines(policy: Policy, resolved: Resolved) -> dict[LineName, Rule]:
     return {name: rule for name, rule in _lines(policy, resolved) if rule.wait_us}
 
 
-def lines_of_places(policy: Policy, resolved: Resolved) -> tuple[LineName, ...]:
+def place_lines(policy: Policy, resolved: Resolved) -> tuple[LineName, ...]:
     """The lines in which other requests may wait for the places in flight that this one holds."""
     return tuple(dict(line for line in _lines(policy, resolved) if line[1].wait_us and line[1].in_flight))
 

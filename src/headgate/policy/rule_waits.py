@@ -72,7 +72,7 @@ class Waiting:
 
 
 class HeldUp(NamedTuple):
-    """What holds a request up: rates for exactly `wait_us`, or places in flight for at most `wait_us`.
+    """The obstacle of a request: rates for exactly `wait_us`, or places in flight for at most `wait_us`.
 
     `remaining_us` is how long the request may still wait in the line.
     """
@@ -178,7 +178,7 @@ class RuleWaits:
         finally:
             try:
                 self._leave(waiting, arrival, admitted=admitted)
-            except BaseException:  # a signal's handler raised in the midst of it
+            except BaseException:  # a signal handler raised during it
                 self._leave(waiting, arrival, admitted=False)
                 raise
         return answer
@@ -222,10 +222,10 @@ class RuleWaits:
                 yield Stand(arrival, clock.let_pass(held_up.wait_us))
 
     def _held_up(self, waiting: Waiting, decision: Decision, decided_us: int) -> HeldUp | None:
-        """What holds a refused request up for longest; None where the request must not wait (any longer).
+        """The obstacle that holds a refused request up for longest; None where it must not wait (any longer).
 
         Rates come before places, whose turn is not known in advance. The waits that a decision promises count from
-        `decided_us`, when it was asked for: a thread that is delayed after that does not make a turn come too late.
+        `decided_us`, when it was requested: a thread that is delayed after that does not make a turn come too late.
         """
         if decision.degraded == "closed":
             return None

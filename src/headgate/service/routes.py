@@ -31,7 +31,7 @@ class Route(NamedTuple):
     path: str
     handle: Handler
     summary: str
-    """What it does, for the page and the docs."""
+    """A description, for the page and the docs."""
 
     reads_body: bool = False
     """Whether the body is read; if not, it is discarded. A route with a prefix reads none."""

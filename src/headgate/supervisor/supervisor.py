@@ -89,9 +89,9 @@ class Supervisor:
         signal.set_wakeup_fd(self._signalled.fileno())
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)  # the wakeup descriptor reports which one
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # one may have come while this process started
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # one may have arrived while this process started
         gc.collect()
-        gc.freeze()  # what is there now stays shared: the collector of a worker does not write into it
+        gc.freeze()  # keeps present objects shared: a worker's collector does not write to them
         while True:
             self._reap()
             if self._kill_at_us is None:

@@ -1,4 +1,4 @@
-"""What the supervisor knows of one worker: its process, whether it answers, when it is started again."""
+"""The supervisor's record of one worker: its process, whether it answers, when it is restarted."""
 
 from __future__ import annotations
 

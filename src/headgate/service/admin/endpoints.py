@@ -1,4 +1,4 @@
-"""Health, readiness and figures."""
+"""Health, readiness and metrics."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ExtendBody(NamedTuple):
 
 
 def read_reserve(body: bytes) -> ReserveBody:
-    """What the body of `/v1/reserve` asks for; raises BadBody."""
+    """Read the body of `/v1/reserve`; raises BadBody."""
     value = _map(body, _RESERVE, "request")
     check = read_check("request", value)
     name = value.get("id")
@@ -65,7 +65,7 @@ def read_cancel(body: bytes) -> str:
 
 
 def read_extend(body: bytes) -> ExtendBody:
-    """What the body of `/v1/extend` asks for; raises BadBody."""
+    """Read the body of `/v1/extend`; raises BadBody."""
     value = _map(body, ("id", "lease", "more"), "id")
     return ExtendBody(_id(value), _seconds(value, "lease", LEASE_S), _amount(value, "more") if "more" in value else 0)
 

@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         """Whether a request must be answered, or a response sent, before more is read."""
         return self._pending is not None or self._stuck or bool(self._queue)
 
-    # What the event loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         self._waits_for = None
         self._go_on()
 
-    # What `Connections` calls.
+    # Called by `Connections`.
 
     def expire(self, now: float) -> None:
         """The client has taken too long."""

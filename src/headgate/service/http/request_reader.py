@@ -158,7 +158,7 @@ class RequestReader:
         """The time at which the body takes too long; the more of it has arrived, the later."""
         return self._body_start_s + self._bounds.body_s + self._body_size / _SLOWEST_BODY
 
-    # What the parser calls.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         self.phase = HEAD
@@ -227,7 +227,7 @@ class RequestReader:
             raise RequestRefused(400, "the field Host is given twice")
         self._method = self._parser.get_method().decode("ascii")
         if self._method == "CONNECT":
-            raise RequestRefused(400, _MALFORMED)  # it asks for a tunnel
+            raise RequestRefused(400, _MALFORMED)  # it requests a tunnel
         path = path_of(self._url)
         if path is None:
             raise RequestRefused(400, "a request target is a path without #, such as /check/default")
