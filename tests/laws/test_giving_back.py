@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asking import give_back
+from bound_calls import give_back
 from headgate import Limiter
 from headgate.algorithms import stepwise
 from headgate.algorithms.sliding_log import MOST_SINCE

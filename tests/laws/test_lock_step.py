@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from asking import decide, give_back
+from bound_calls import decide, give_back
 from headgate import ConfigError, Limiter
 from headgate.decision import name_limits
 from headgate.keys import Key

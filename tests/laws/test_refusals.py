@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asking import give_back
+from bound_calls import give_back
 from headgate import AsyncLimiter, Gate, GuardedStore, Limiter, MemoryStore, Request
 from headgate.limits import Limit
 from headgate.stores.guard.refusals import MOST_REMEMBERED, REMEMBERED_US

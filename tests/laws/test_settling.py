@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from asking import give_back
+from bound_calls import give_back
 from headgate import ArgumentError, ConflictingId, Limiter
 from headgate.algorithms import stepwise
 from headgate.limits import CalendarWindow, Concurrent, FixedWindow, Limit, SlidingLog, SlidingWindow, StepwiseBucket

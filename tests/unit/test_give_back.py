@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from asking import decide, give_back
+from bound_calls import decide, give_back
 from headgate import ArgumentError, AsyncLimiter, GuardedStore, Limiter, MemoryStore
 from headgate.decision import NamedLimit, name_limits
 from headgate.errors import StoreTimeout

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asking import decide
+from bound_calls import decide
 from headgate import GuardedStore, MemoryStore, StoreTimeout
 from headgate.decision import NamedLimit, name_limits
 from headgate.errors import StoreKeyError

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from asking import decide, give_back
+from bound_calls import decide, give_back
 from headgate import GuardedStore, Limiter, MemoryStore, StoreTimeout
 from headgate.decision import NamedLimit, name_limits
 from headgate.holding import Hold
