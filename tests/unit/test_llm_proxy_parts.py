@@ -1,4 +1,4 @@
-"""Parts of the proxy by themselves: what a worker begins with, which bodies are refused, and what counts as sent."""
+"""Parts of the proxy: the policy of a new worker, the bodies that are refused, and which calls count as sent."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def policy(limits: str) -> dict[str, Any]:
 
 
 class SmallStore(MemoryStore):
-    """A store that has room for one limit."""
+    """A store with room for one limit."""
 
     def check_room(self, limits: Any, *, clock: Any = None) -> None:
         if len(limits) > 1:
@@ -56,20 +56,20 @@ class SmallStore(MemoryStore):
 
 
 @pytest.fixture
-def good() -> Iterator[LastGood]:
-    """What was in force in other workers."""
-    good = LastGood(pickle.dumps(InForce(read_policy(policy("2/hour")), ())))
-    yield good
-    good._file.close()
+def last_good() -> Iterator[LastGood]:
+    """The configuration that is in force in other workers."""
+    last_good = LastGood(pickle.dumps(InForce(read_policy(policy("2/hour")), ())))
+    yield last_good
+    last_good._file.close()
 
 
-def begun(folder: Path, limits: str, good: LastGood) -> ProxyServer:
-    """A worker's proxy that begins while its file says `limits`."""
+def started_server(folder: Path, limits: str, last_good: LastGood) -> ProxyServer:
+    """A worker's proxy that starts while its file has `limits`."""
     file = folder / "llm.yaml"
     file.write_text(json.dumps(policy(limits)))
     first = InForce(read_policy(policy("1/hour")), ())
     source = ProxySource(file, None, None, store=SmallStore())
-    return _make_server(source, good, first, ProxyOptions(), None)
+    return _make_server(source, last_good, first, ProxyOptions(), None)
 
 
 def limits_of(server: ProxyServer) -> list[str]:
@@ -77,7 +77,7 @@ def limits_of(server: ProxyServer) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("field", "told"),
+    ("field", "message"),
     [
         ('base_url: "http://ann:SECRET@api.example.com/v1"', "with no user, password, query or fragment"),
         ('base_url: "http://:SECRET@api.example.com/v1"', "with no user, password, query or fragment"),
@@ -88,11 +88,11 @@ def limits_of(server: ProxyServer) -> list[str]:
         ("base_url: https://api.example.com/v1, api_key_env: NOT_SET", "the variable 'NOT_SET' is not set"),
     ],
 )
-def test_what_is_wrong_with_a_provider_is_told_without_its_key(tmp_path: Path, field: str, told: str) -> None:
+def test_what_is_wrong_with_a_provider_is_told_without_its_key(tmp_path: Path, field: str, message: str) -> None:
     text = f"providers:\n  - {{name: a, {field}}}\n"
     with pytest.raises(PolicyError) as refused:
         read_providers(text, source="providers.yaml", folder=tmp_path)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "SECRET" not in str(refused.value)
 
 
@@ -102,30 +102,32 @@ def test_an_empty_file_of_providers_is_told_what_it_begins_with(tmp_path: Path) 
     assert str(refused.value) == "providers.yaml: the file of providers is empty; it begins with providers:"
 
 
-def test_a_worker_begins_with_what_is_in_force_in_others_whatever_its_files_say(tmp_path: Path, good: LastGood) -> None:
+def test_a_worker_begins_with_what_is_in_force_in_others_whatever_its_files_say(
+    tmp_path: Path, last_good: LastGood
+) -> None:
     for limits in ("5/hour", "5/hour; 6/day", "no limit"):
-        assert limits_of(begun(tmp_path, limits, good)) == ["2/hour"]
+        assert limits_of(started_server(tmp_path, limits, last_good)) == ["2/hour"]
 
 
-def test_a_worker_begins_with_what_came_first_where_nothing_was_kept(tmp_path: Path, good: LastGood) -> None:
-    os.ftruncate(good._file.fileno(), 0)
-    assert limits_of(begun(tmp_path, "5/hour", good)) == ["1/hour"]
+def test_a_worker_begins_with_what_came_first_where_nothing_was_kept(tmp_path: Path, last_good: LastGood) -> None:
+    os.ftruncate(last_good._file.fileno(), 0)
+    assert limits_of(started_server(tmp_path, "5/hour", last_good)) == ["1/hour"]
 
 
-def test_what_a_worker_puts_in_force_is_that_of_the_next_one(tmp_path: Path, good: LastGood) -> None:
-    server = begun(tmp_path, "5/hour", good)
+def test_what_a_worker_puts_in_force_is_that_of_the_next_one(tmp_path: Path, last_good: LastGood) -> None:
+    server = started_server(tmp_path, "5/hour", last_good)
     server.reload()
-    assert limits_of(server) == limits_of(begun(tmp_path, "7/hour", good)) == ["5/hour"]
+    assert limits_of(server) == limits_of(started_server(tmp_path, "7/hour", last_good)) == ["5/hour"]
     (tmp_path / "llm.yaml").write_text(json.dumps(policy("5/hour; 6/day")))
     server.reload()  # the store has no room for it
-    assert limits_of(begun(tmp_path, "7/hour", good)) == ["5/hour"]
+    assert limits_of(started_server(tmp_path, "7/hour", last_good)) == ["5/hour"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has files in memory, and /proc to look at them")
-def test_the_last_good_policy_is_kept_in_memory_and_a_later_one_replaces_it(good: LastGood) -> None:
-    assert str(Path(f"/proc/self/fd/{good._file.fileno()}").readlink()).startswith("/memfd:")
-    good.keep(b"another")
-    assert good.text() == b"another"
+def test_the_last_good_policy_is_kept_in_memory_and_a_later_one_replaces_it(last_good: LastGood) -> None:
+    assert str(Path(f"/proc/self/fd/{last_good._file.fileno()}").readlink()).startswith("/memfd:")
+    last_good.keep(b"another")
+    assert last_good.text() == b"another"
 
 
 @pytest.mark.parametrize("has_memory", [True, False])
@@ -134,11 +136,11 @@ def test_without_a_file_in_memory_a_temporary_one_is_used(
 ) -> None:
     monkeypatch.setattr("headgate.supervisor.last_good.sys.platform", "other")
     monkeypatch.setattr("headgate.supervisor.last_good._MEMORY", str(tmp_path if has_memory else tmp_path / "none"))
-    good = LastGood(b"one")
-    assert good.text() == b"one" and os.fstat(good._file.fileno()).st_mode & 0o077 == 0
+    last_good = LastGood(b"one")
+    assert last_good.text() == b"one" and os.fstat(last_good._file.fileno()).st_mode & 0o077 == 0
     if sys.platform == "linux":
-        assert str(Path(f"/proc/self/fd/{good._file.fileno()}").readlink()).startswith(str(tmp_path)) == has_memory
-    good._file.close()
+        assert str(Path(f"/proc/self/fd/{last_good._file.fileno()}").readlink()).startswith(str(tmp_path)) == has_memory
+    last_good._file.close()
 
 
 @pytest.mark.parametrize("name", ["Web_Search_Options", "MAX_TOOL_CALLS", "Tools", "Background"])
@@ -149,15 +151,15 @@ def test_fields_that_decide_in_other_letters_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("between", ["[%s]", '{"a": %s}', '[{"a": %s}]'])
 def test_a_body_nested_deeper_than_any_call_is_refused(between: str) -> None:
-    def asked(levels: int) -> bytes:
+    def nested_body(levels: int) -> bytes:
         start, end = (between.partition("%s")[place] * levels for place in (0, 2))
         return f'{{"model": "m", "messages": [], "tools": {start}"[[["{end}}}'.encode()
 
     levels = between.count("[") + between.count("{")
-    assert read_body(asked(199 // levels), CHAT).model == "m"
+    assert read_body(nested_body(199 // levels), CHAT).model == "m"
     for more in (200, 900, 960, 100_000):
         with pytest.raises(ArgumentError, match="the body is nested too deeply"):
-            read_body(asked(more), CHAT)
+            read_body(nested_body(more), CHAT)
     many = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "{["}]}] * 500}
     assert read_body(json.dumps(many).encode(), CHAT).fields == many
 
@@ -169,7 +171,7 @@ def test_the_name_of_a_model_is_bounded_also_where_nothing_is_charged(dialect: D
         read_body(json.dumps({"model": model}).encode(), dialect)
 
 
-class Written:
+class ListBooks:
     """Books that are a list."""
 
     def __init__(self) -> None:
@@ -180,7 +182,7 @@ class Written:
 
 
 class Client:
-    """A client that takes what it is answered."""
+    """A client that accepts any answer."""
 
     has_left = False
     on_leave: Callable[[], None]
@@ -198,8 +200,8 @@ PROVIDER = ProviderSettings(
 )  # fmt: skip
 
 
-class Sending(Upstream):
-    """The real one, with a connection that never opens, or one on which writing does what is told."""
+class FakeUpstream(Upstream):
+    """The real class, with a connection that never opens, or one whose writes call a function."""
 
     def __init__(self, write: Callable[[bytes], None] | None) -> None:
         super().__init__()
@@ -217,11 +219,11 @@ class Sending(Upstream):
         return connection
 
 
-async def exchanged(
+async def entries_of_call(
     *, write: Callable[[bytes], None] | None, leaves: bool, dialect: Dialect = CHAT, **body: Any
 ) -> list[Entry]:
-    """What the books say of a call whose client leaves, or not, once a connection is being made."""
-    books, client, upstream = Written(), Client(), Sending(write)
+    """The entries of a call whose client leaves, or does not, while a connection is being opened."""
+    books, client, upstream = ListBooks(), Client(), FakeUpstream(write)
     gate = AsyncLlmGate(policy("100/hour; 1000 tokens/hour bucket; 10 usd/day in UTC"), books=books)
     parts: Any = SimpleNamespace(
         gate=gate, pool=ProviderPool((PROVIDER,)), upstream=upstream, metrics=ProxyMetrics(None),
@@ -230,10 +232,10 @@ async def exchanged(
     bound = {"max_tokens": TOKENS_HELD, "max_output_tokens": TOKENS_HELD}  # in every dialect
     raw = json.dumps({"model": "m", **bound, "messages": [], **body}).encode()
     request: Any = None
-    who: Any = client
+    peer: Any = client
     exchange = Exchange(
-        parts, who, dialect, Caller(), read_body(raw, dialect), headers=[], query="", input_count=None, request=request,
-        body_dropped=lambda: None,
+        parts, peer, dialect, Caller(), read_body(raw, dialect), headers=[], query="", input_count=None,
+        request=request, body_dropped=lambda: None,
     )  # fmt: skip
     running = asyncio.create_task(exchange.run())
     await asyncio.wait_for(upstream.connecting.wait(), 10)
@@ -248,12 +250,12 @@ async def exchanged(
 
 
 def test_a_call_that_is_given_up_while_a_connection_is_made_costs_nothing() -> None:
-    _, settled = asyncio.run(exchanged(write=None, leaves=True))
+    _, settled = asyncio.run(entries_of_call(write=None, leaves=True))
     assert settled.mode == "cancelled"
 
 
 def test_a_call_that_is_given_up_once_it_is_written_stays_as_held() -> None:
-    _, settled = asyncio.run(exchanged(write=lambda _: None, leaves=True))
+    _, settled = asyncio.run(entries_of_call(write=lambda _: None, leaves=True))
     assert settled.mode == "unknown"
 
 
@@ -265,7 +267,7 @@ def test_a_call_whose_writing_fails_half_way_counts_as_sent() -> None:
             raise BrokenPipeError
         written.append(part)
 
-    _, settled = asyncio.run(exchanged(write=write, leaves=False))
+    _, settled = asyncio.run(entries_of_call(write=write, leaves=False))
     assert written and settled.mode == "unknown"
 
 
@@ -282,8 +284,8 @@ def test_the_dialect_of_a_path_says_which_fields_bound_searches(
     dialect: Dialect, bound: dict[str, Any], searches: int
 ) -> None:
     tools = [{"type": "web_search_20250305"}]
-    plain, _ = asyncio.run(exchanged(write=None, leaves=True, dialect=dialect))
-    held, _ = asyncio.run(exchanged(write=None, leaves=True, dialect=dialect, tools=tools, **bound))
+    plain, _ = asyncio.run(entries_of_call(write=None, leaves=True, dialect=dialect))
+    held, _ = asyncio.run(entries_of_call(write=None, leaves=True, dialect=dialect, tools=tools, **bound))
     plain_cost, held_cost = plain.held_cost, held.held_cost
     assert plain_cost is not None and held_cost is not None
     assert (held_cost - plain_cost) // 10_000_000 == searches
