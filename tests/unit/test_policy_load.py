@@ -311,9 +311,7 @@ def test_a_lone_surrogate_or_a_control_character_is_a_problem_with_its_path(chan
 def test_a_name_that_is_no_text_is_a_problem_wherever_it_is(name: Any) -> None:
     tiers = {"tiers": {"from": {"header": "X-Tier"}, "default": "free"}}
     rest = f"[{name}]: must be text, not "
-    assert problem_with(tiers, {"limits": {"free": "5/minute", name: "9/minute"}}).startswith(
-        f"rules[0].limits{rest}"
-    )
+    assert problem_with(tiers, {"limits": {"free": "5/minute", name: "9/minute"}}).startswith(f"rules[0].limits{rest}")
     assert problem_with({}, {"match": {"header": {name: "a"}}}).startswith(f"rules[0].match.header{rest}")
     assert problem_with({}, {name: 1}).startswith(f"rules[0]{rest}")
 
