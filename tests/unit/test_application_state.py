@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from asgi_asking import ask
+from asgi_requests import ask
 from headgate import MemoryStore
 from headgate.http import asgi
 from headgate.http.server.attached_values import Attached

@@ -57,7 +57,7 @@ import headgate.integrations.fastapi as of_fastapi
 import headgate.integrations.flask as of_flask
 import headgate.integrations.litestar as of_litestar
 import headgate.integrations.starlette as of_starlette
-from asgi_asking import ask, drive
+from asgi_requests import ask, drive
 from headgate import ConfigError, MemoryStore
 from headgate.errors import ArgumentError
 from headgate.http import asgi, wsgi

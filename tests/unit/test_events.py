@@ -1,4 +1,4 @@
-"""Events: each subscriber gets each, one that fails harms nothing, and without any nothing is made."""
+"""Events: each subscriber gets each event, a failing one has no effect, and without any no event is created."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"
 
 
 class Recorder:
-    """Keeps what it is called with."""
+    """Stores the events that it is called with."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from asgi_asking import ask
+from asgi_requests import ask
 from headgate.http import asgi
 from headgate.integrations import aiohttp as for_aiohttp
 from headgate.integrations import fastapi as for_fastapi

@@ -27,7 +27,7 @@ import django_configured  # noqa: F401 - what follows asks for its settings
 from django.http import FileResponse, HttpRequest, HttpResponse
 from django.views.decorators.cache import cache_page
 
-from asking_frameworks import (
+from framework_apps import (
     MIDDLEWARE,
     ONE,
     Clients,

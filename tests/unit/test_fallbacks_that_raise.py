@@ -33,7 +33,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.response import Response as RestResponse
 from rest_framework.views import APIView
 
-from asking_frameworks import (
+from framework_apps import (
     MIDDLEWARE,
     ONE,
     ask_aiohttp,

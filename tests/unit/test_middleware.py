@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 
-from asgi_asking import drive as drive_scope
+from asgi_requests import drive as drive_scope
 from broken_store import BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, StoreTimeout, StoreUnavailable
 from headgate import core as cores

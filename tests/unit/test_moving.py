@@ -33,7 +33,7 @@ from rest_framework.response import Response as RestResponse
 from rest_framework.throttling import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
 from rest_framework.views import APIView
 
-from asgi_asking import ask
+from asgi_requests import ask
 from headgate import Limiter, MemoryStore
 from headgate.integrations import fastapi as of_fastapi
 from headgate.integrations import flask as of_flask

@@ -40,7 +40,7 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
 
-from asgi_asking import ask
+from asgi_requests import ask
 from headgate import MemoryStore
 from headgate.http import asgi, wsgi
 from headgate.integrations import aiohttp as for_aiohttp

@@ -20,7 +20,7 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
-from asgi_asking import ask, statuses
+from asgi_requests import ask, statuses
 from headgate import ConfigError
 from headgate.integrations import aiohttp, starlette
 from headgate.integrations.fastapi import RateLimits as FastAPILimits

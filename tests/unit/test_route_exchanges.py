@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from asgi_asking import ask, statuses
+from asgi_requests import ask, statuses
 from broken_store import NO_REDIS
 from headgate import core
 from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange, exchange_of

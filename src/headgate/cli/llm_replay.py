@@ -1,4 +1,4 @@
-"""`headgate llm replay`: what a policy would have done with the calls of a trace."""
+"""`headgate llm replay`: the decisions of a policy on the calls of a trace."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _COLUMNS = {
 
 
 def _columns(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    told = {}
+    columns = {}
     for text in values:
         role, mark, name = text.partition("=")
         if not mark or not name or role not in _COLUMNS:
             raise click.BadParameter(f"it is written WHAT=COLUMN, with one of {', '.join(_COLUMNS)}, not {text[:60]!r}")
-        told[role] = name
-    return told
+        columns[role] = name
+    return columns
 
 
 @click.command()

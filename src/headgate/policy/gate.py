@@ -25,12 +25,12 @@ from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, re
 from headgate.operation import Operation
 from headgate.policy.compiled import ALL_RULES, Policy, Rule
 from headgate.policy.gate_acquiring import AsyncGateAcquiring, GateAcquiring
-from headgate.policy.gate_holds import GateHolds, LinesOfHolds
-from headgate.policy.held_groups import HeldGroups, made_of, requests_alone
+from headgate.policy.gate_holds import GateHolds, HoldLines
+from headgate.policy.held_groups import HeldGroups, groups_suffix, requests_alone
 from headgate.policy.policy_file import check_path
 from headgate.policy.resolver import Resolved, Resolver
 from headgate.policy.rule_costs import GROUP_COSTS, GroupCosts
-from headgate.policy.rule_lines import lines_of_places
+from headgate.policy.rule_lines import place_lines
 from headgate.policy.rule_waits import RuleWaits
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.policy.subject import Subject
@@ -115,7 +115,7 @@ class _BoundPolicy:
         self._guarded_store = guarded(self.store)
         self._waiting_clock = self._clock or self.store.clock
         self._waits = RuleWaits(self.store, self._waiting_clock)
-        self._lines_of_holds = LinesOfHolds(self._waits.lines)
+        self._hold_lines = HoldLines(self._waits.lines)
         self._fallback_state = fallback_state_of(self.store)
         self._settles: Any = None
         self._calls: Any = None
@@ -166,7 +166,7 @@ class _BoundPolicy:
         native = core.native
         if native is None or not isinstance(bound, native.BoundLimits) or any(rule.wait_us for rule in rules):
             return None
-        return native.KeyedLimits(bound, operation.keys, made_of(units), held, settled, lease_us)
+        return native.KeyedLimits(bound, operation.keys, groups_suffix(units), held, settled, lease_us)
 
     def reload(self, policy: AnyPolicy) -> None:
         """Put another policy in force, completely or not at all; quota that was used stays used.
@@ -254,25 +254,27 @@ class _BoundPolicy:
         bound, operation, _, _ = resolved
         store_id = bound.id_of(operation.keys[0] if operation.keys else (), id)
         reserved = Reserved(Decision((), (), allowed=True, binding=None), store_id, True)
-        return self._reservation(*self._made(self.policy, resolved, GROUP_COSTS, reserved), lease_us)
+        return self._reservation(*self._with_gate_id(self.policy, resolved, GROUP_COSTS, reserved), lease_us)
 
-    def _made(self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved) -> tuple[GateHolds, Reserved]:
-        """(what settles a hold that was made under a policy, the hold with a gate's id, which contains its groups)."""
+    def _with_gate_id(
+        self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved
+    ) -> tuple[GateHolds, Reserved]:
+        """(the object that settles a hold of a policy, the hold with a gate's id, which contains its groups)."""
         bound, _, rules, units = resolved
         for rule in rules:
             if rule.wait_us and rule.in_flight and reserved.decision.allowed:
-                self._lines_of_holds.add(reserved.id, lines_of_places(policy, resolved))
+                self._hold_lines.add(reserved.id, place_lines(policy, resolved))
                 break
-        gate_id = reserved.id + made_of(units) if isinstance(cost, GroupCosts) else ""
+        gate_id = reserved.id + groups_suffix(units) if isinstance(cost, GroupCosts) else ""
         with_gate_id = reserved._replace(id=gate_id or _groups_of(rules, units, cost).id(reserved.id))
-        return GateHolds(bound, self._resolver.units, self._lines_of_holds), with_gate_id
+        return GateHolds(bound, self._resolver.units, self._hold_lines), with_gate_id
 
     @property
     def _holds(self) -> Any:
         """Settles any hold by its id. Bound limits of no rule suffice, as the hold's record has all that is needed."""
         if self._settles is None:
             self._settles = self._bind(())
-        return GateHolds(self._settles, self._resolver.units, self._lines_of_holds)
+        return GateHolds(self._settles, self._resolver.units, self._hold_lines)
 
     def _bind_ahead(self) -> None:
         """Bind the limits of each rule, so that the store knows their sizes before the first decision."""
@@ -381,7 +383,7 @@ class Gate(_BoundPolicy, GateAcquiring):
 
     def _reserve(self, resolved: Resolved, cost: Cost, hold: Hold) -> Reservation:
         reserved = resolved[0].reserve(resolved[1], hold)
-        return Reservation(*self._made(self.policy, resolved, cost, reserved), hold.lease_us)
+        return Reservation(*self._with_gate_id(self.policy, resolved, cost, reserved), hold.lease_us)
 
     def commit(self, id: str, actual: Cost | None = None) -> Settlement:
         """Settle a hold of any gate on this store, by its whole id; None settles the amounts that are held.
@@ -510,7 +512,7 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     async def _reserve(self, resolved: Resolved, cost: Cost, hold: Hold) -> AsyncReservation:
         reserved = await reserved_or_given_back(resolved[0].reserve(resolved[1], hold), hold, self._holds.commit)
-        return AsyncReservation(*self._made(self.policy, resolved, cost, reserved), hold.lease_us)
+        return AsyncReservation(*self._with_gate_id(self.policy, resolved, cost, reserved), hold.lease_us)
 
     async def commit(self, id: str, actual: Cost | None = None) -> Settlement:
         """See `Gate.commit`."""

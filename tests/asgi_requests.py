@@ -1,4 +1,4 @@
-"""Calls applications of Starlette and FastAPI without a server, and records the scopes that requests count under."""
+"""Requests to applications of Starlette and FastAPI without a server, and the scopes that counted them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from headgate.integrations import fastapi
 from headgate.integrations.starlette import limits
 from headgate.integrations.starlette.places import places
 
-HOW = ("natively", "step by step")
-"""How a limit decides: in one native call where that is possible, or never natively."""
+CALL_STYLES = ("natively", "step by step")
+"""How a limit is called: in one native call where that is possible, or never."""
 
 
-def options_of(how: str) -> dict[str, Any]:
-    """Return the options that have limits decide in this way."""
-    return {} if how == "natively" else {"exempt": lambda request: False}
+def options_of(style: str) -> dict[str, Any]:
+    """Options for which limits are called in this way."""
+    return {} if style == "natively" else {"exempt": lambda request: False}
 
 
-def note_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list to which the template of each request that is judged from now on is added."""
+def record_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that gets the template of each request that is decided from now on."""
     scopes: list[str] = []
     judge = ScopeExchange.judge_route
 
-    def record_and_judge(
+    def judge_and_record(
         exchange: ScopeExchange, enforcer: Enforcer, scope: Any, kind: Any, template: str, *more: Any, **options: Any
     ) -> Any:
         scopes.append(template)
         return judge(exchange, enforcer, scope, kind, template, *more, **options)
 
-    monkeypatch.setattr(ScopeExchange, "judge_route", record_and_judge)
+    monkeypatch.setattr(ScopeExchange, "judge_route", judge_and_record)
 
     def recording_places(*arguments: Any, **options: Any) -> Any:
         return _RecordingPlaces(places(*arguments, **options), scopes)
@@ -45,7 +45,7 @@ def note_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class _RecordingPlaces:
-    """Places that record the native decisions at them, before there is an exchange."""
+    """Places that record native decisions, for which there is no exchange."""
 
     def __init__(self, wrapped: Any, scopes: list[str]) -> None:
         self.of = wrapped.of
@@ -62,14 +62,14 @@ class _RecordingPlaces:
 def ask(
     app: Any, path: str = "/", method: str = "GET", *, client: str = "203.0.113.9", root_path: str = "", **options: Any
 ) -> httpx.Response:
-    """Send one request; an exception that is not handled is a 500."""
+    """The response to one request; an unhandled exception is a 500."""
 
-    async def send() -> httpx.Response:
+    async def run() -> httpx.Response:
         transport = httpx.ASGITransport(app, client=(client, 1234), root_path=root_path, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as session:
             return await session.request(method, path, **options)
 
-    return asyncio.run(send())
+    return asyncio.run(run())
 
 
 def statuses(app: Any, *paths: str, **options: Any) -> list[int]:
@@ -77,7 +77,7 @@ def statuses(app: Any, *paths: str, **options: Any) -> list[int]:
 
 
 def drive(app: Any, path: str, kind: str = "http", **more: Any) -> list[dict[str, Any]]:
-    """Return the messages that an application sends, unchanged."""
+    """The messages that an application sends, unchanged."""
     scope = {
         "type": kind, "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
         "client": ("203.0.113.9", 1), "server": ("shop.example", 80), "root_path": "", "scheme": "http",
