@@ -234,7 +234,7 @@ async def exchanged(
     request: Any = None
     who: Any = client
     exchange = Exchange(
-        parts, who, dialect, Caller(), read_body(raw, dialect), headers=[], query="", counted=None, request=request,
+        parts, who, dialect, Caller(), read_body(raw, dialect), headers=[], query="", input_count=None, request=request,
         body_dropped=lambda: None,
     )  # fmt: skip
     running = asyncio.create_task(exchange.run())
