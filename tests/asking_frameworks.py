@@ -1,4 +1,4 @@
-"""Applications of each framework under a limit of one request a minute, asked without a server."""
+"""Applications of each framework with a limit of one request a minute, called without a server."""
 
 # mypy: disable-error-code="import-untyped, misc, untyped-decorator"
 # Django has no types.
@@ -38,7 +38,7 @@ MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
 
 
 def once(**more: Any) -> dict[str, Any]:
-    """Options of a limit of one request a minute, on a clock that stands."""
+    """Return the options of a limit of one request a minute, on a clock that stands still."""
     return {"limits": "1/minute", "clock": ManualClock(), **more}
 
 
@@ -78,8 +78,10 @@ def ask_aiohttp(limited: Any, clients: Clients) -> list[httpx.Response]:
         app.router.add_get("/", read_in_aiohttp if isinstance(limited, list) else limited)
         async with TestClient(TestServer(app)) as session:
             for _ in clients:
-                async with session.get("/") as got:
-                    answers.append(httpx.Response(got.status, headers=[*got.headers.items()], text=await got.text()))
+                async with session.get("/") as received:
+                    answers.append(
+                        httpx.Response(received.status, headers=[*received.headers.items()], text=await received.text())
+                    )
         return answers
 
     return asyncio.run(run())
@@ -94,14 +96,14 @@ async def read_later_in_django(request: HttpRequest) -> HttpResponse:
 
 
 def ask_django(
-    view: Any, clients: Clients, *, kind: str = "wsgi", not_found: Any = page_not_found, **told: Any
+    view: Any, clients: Clients, *, kind: str = "wsgi", not_found: Any = page_not_found, **settings: Any
 ) -> list[httpx.Response]:
     class Urls:
         urlpatterns = [path("", view)]  # noqa: RUF012 - as Django has it
         handler404 = staticmethod(not_found)
 
     caches["default"].clear()
-    with override_settings(ROOT_URLCONF=Urls, **({"MIDDLEWARE": [], "HEADGATE": {}} | told)):
+    with override_settings(ROOT_URLCONF=Urls, **({"MIDDLEWARE": [], "HEADGATE": {}} | settings)):
         return ask_wsgi(WSGIHandler(), clients) if kind == "wsgi" else ask_asgi(ASGIHandler(), clients)
 
 
