@@ -1,4 +1,4 @@
-"""Applications of each framework under a limit of one request a minute, called without a server."""
+"""Applications of each framework with a limit of one request a minute, called without a server."""
 
 # mypy: disable-error-code="import-untyped, misc, untyped-decorator"
 # Django has no types.
@@ -38,7 +38,7 @@ MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
 
 
 def once(**more: Any) -> dict[str, Any]:
-    """Options of a limit of one request a minute, on a clock that does not advance."""
+    """Return the options of a limit of one request a minute, on a clock that stands still."""
     return {"limits": "1/minute", "clock": ManualClock(), **more}
 
 
@@ -78,9 +78,9 @@ def ask_aiohttp(limited: Any, clients: Clients) -> list[httpx.Response]:
         app.router.add_get("/", read_in_aiohttp if isinstance(limited, list) else limited)
         async with TestClient(TestServer(app)) as session:
             for _ in clients:
-                async with session.get("/") as reply:
+                async with session.get("/") as received:
                     answers.append(
-                        httpx.Response(reply.status, headers=[*reply.headers.items()], text=await reply.text())
+                        httpx.Response(received.status, headers=[*received.headers.items()], text=await received.text())
                     )
         return answers
 

@@ -1,4 +1,4 @@
-"""What the native gate reads in a scope or an environ is what Python's requests say: keys, decisions, fields."""
+"""The native gate reads in a scope or an environ what Python's requests read: keys, decisions and fields are alike."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ CASES = st.sampled_from(COLOURS).flatmap(
     lambda colour: st.tuples(st.just(colour[0]), st.lists(colour[1], min_size=1, max_size=8))
 )
 BAD = (KeyError, ValueError, TypeError, AttributeError, LookupError)
-"""What Python's requests raise for what no server sends."""
+"""The errors of Python's requests for values that no server sends."""
 
 
-class Asked:
-    """Bound limits that note what they are asked."""
+class RecordingLimits:
+    """Bound limits whose decision is the operation that they get."""
 
     def __init__(self, limits: Any) -> None:
         self.limits = [limit.name for limit in limits]
@@ -54,7 +54,7 @@ class Asked:
 
 
 def texts(value: Any) -> list[Any]:
-    """All that a scope or an environ has in it."""
+    """Return all values in a scope or an environ."""
     if isinstance(value, dict):
         return [text for part in value.values() for text in texts(part)]
     if isinstance(value, list | tuple):
@@ -62,37 +62,37 @@ def texts(value: Any) -> list[Any]:
     return [value]
 
 
-def only_python_can_say(kind: type[Request], given: dict[str, Any]) -> bool:
-    """Whether there is text that is no ASCII, something of a wrong kind, or a choice of a framework's parser.
+def is_left_to_python(kind: type[Request], raw: dict[str, Any]) -> bool:
+    """Whether there is text that is not ASCII, a value of a wrong type, or a choice of a framework's parser.
 
-    So it is with a root path in the middle of a path: that has several other forms.
+    A root path in the middle of a path is left to Python, too: the path has several other forms.
     """
-    odd = any(not (part.isascii() if isinstance(part, str | bytes) else part is None or isinstance(part, int))
-              for part in texts(given))  # fmt: skip
-    odd = odd or any(
+    is_unusual = any(not (part.isascii() if isinstance(part, str | bytes) else part is None or isinstance(part, int))
+              for part in texts(raw))  # fmt: skip
+    is_unusual = is_unusual or any(
         not isinstance(value, str | bytes) and (name, value) != ("raw_path", None)
-        for name, value in given.items()
+        for name, value in raw.items()
         if name not in ("client", "headers")
     )
-    if kind in WSGI or odd or not isinstance(given.get("headers"), list | tuple):
-        return odd or kind in ASGI
-    if not isinstance(given.get("client"), list | tuple | None):
+    if kind in WSGI or is_unusual or not isinstance(raw.get("headers"), list | tuple):
+        return is_unusual or kind in ASGI
+    if not isinstance(raw.get("client"), list | tuple | None):
         return True
-    if issubclass(kind, AsgiRequest) and len(kind(given).other_paths()) > 1:
+    if issubclass(kind, AsgiRequest) and len(kind(raw).other_paths()) > 1:
         return True
-    names = [name.replace(b"_", b"-") for name, _ in given["headers"]]
+    names = [name.replace(b"_", b"-") for name, _ in raw["headers"]]
     return kind is StarletteRequest and len(set(names)) < len(names)
 
 
-def fields_of(kind: type[Request], came: Any, given: Any) -> Any:
-    """The fields that were added to what the server gave; () where that came back as it was."""
-    if came is given:
+def fields_of(kind: type[Request], returned: Any, original: Any) -> Any:
+    """Return the headers that the returned callable sends; [] where the server's callable was returned unchanged."""
+    if returned is original:
         return []
-    told: list[Any] = []
+    headers: list[Any] = []
     if kind in ASGI:
-        came({"type": "http.response.start", "status": 200, "headers": told})
+        returned({"type": "http.response.start", "status": 200, "headers": headers})
     else:
-        came("200 OK", told)
+        returned("200 OK", headers)
     return _SENT.pop()
 
 
@@ -107,38 +107,40 @@ def _start(status: str, headers: list[Any]) -> None:
     _SENT.append(headers)
 
 
-def natively(gate: Any, kind: type[Request], given: Any) -> Any:
-    return gate.decide(given, _send) if kind in ASGI else gate.decide_environ(given, _start)
+def decide_natively(gate: Any, kind: type[Request], raw: Any) -> Any:
+    return gate.decide(raw, _send) if kind in ASGI else gate.decide_environ(raw, _start)
 
 
 @given(policies(), CASES)
-def test_both_apply_the_same_limits_to_the_same_keys(policy: dict[str, Any], case: tuple[Any, Any]) -> None:
+def test_both_check_the_same_limits_for_the_same_keys(policy: dict[str, Any], case: tuple[Any, Any]) -> None:
     kind, history = case
-    resolver = Resolver(read_policy(policy), Asked, "")
+    resolver = Resolver(read_policy(policy), RecordingLimits, "")
     native = cast(Any, core.native).NativeGate.of(resolver)
     gate = web_gate(
         native, ruleset=ALL_RULES, cost=1, kind=kind, writes_fields=None, asynchronous=kind in ASGI, websockets=True
     )
     assume(gate is not None)
-    for given_ in history:
-        came = natively(gate, kind, given_)
+    for raw in history:
+        outcome = decide_natively(gate, kind, raw)
         try:
-            bound, operation, _, _ = resolver.resolve(kind(given_), 1, ALL_RULES)
+            bound, operation, _, _ = resolver.resolve(kind(raw), 1, ALL_RULES)
         except BAD:
             event("no request")
             continue
-        event("left to Python" if came is None else "told natively")
-        if came is None:
-            assert only_python_can_say(kind, given_)
+        event("left to Python" if outcome is None else "decided natively")
+        if outcome is None:
+            assert is_left_to_python(kind, raw)
         elif isinstance(bound, Settled):
-            assert numbers(came) == numbers(bound.decide(None))
-            assert (bound is FREE) == came.allowed
+            assert numbers(outcome) == numbers(bound.decide(None))
+            assert (bound is FREE) == outcome.allowed
         else:
-            assert came == bound.decide(operation)
+            assert outcome == bound.decide(operation)
 
 
 @given(policies(), CASES, st.integers(0, 40_000_000))
-def test_both_decide_alike_and_respond_alike(policy: dict[str, Any], case: tuple[Any, Any], wait_us: int) -> None:
+def test_both_decide_alike_and_write_the_same_fields(
+    policy: dict[str, Any], case: tuple[Any, Any], wait_us: int
+) -> None:
     kind, history = case
     clock, compiled, asynchronous = ManualClock(START_US), read_policy(policy), kind in ASGI
     enforcers = []
@@ -150,23 +152,23 @@ def test_both_decide_alike_and_respond_alike(policy: dict[str, Any], case: tuple
     native, python = enforcers
     assert python.decide_natively is None
     assume(native.decide_natively is not None)
-    for given_ in history:
+    for raw in history:
         clock.advance(wait_us)
         server = _send if asynchronous else _start
-        came = cast(Any, native.decide_natively)(given_, server)
+        outcome = cast(Any, native.decide_natively)(raw, server)
         try:
-            decision: Any = python.decide(kind(given_))
+            decision: Any = python.decide(kind(raw))
         except BAD:
             return  # the states of both differ from here on
-        if came is None:
-            came = native.decide(kind(given_))
-            assert numbers(cast(Any, came)) == numbers(decision)
+        if outcome is None:
+            outcome = native.decide(kind(raw))
+            assert numbers(cast(Any, outcome)) == numbers(decision)
             continue
-        told = python.passing_fields(decision)
-        if told is None:
-            assert numbers(came) == numbers(decision)
+        fields = python.passing_fields(decision)
+        if fields is None:
+            assert numbers(outcome) == numbers(decision)
         else:
-            assert fields_of(kind, came, server) == told
+            assert fields_of(kind, outcome, server) == fields
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -182,53 +184,55 @@ OPTIONS: list[dict[str, Any]] = [
 def test_plain_limits_count_the_same_keys_both_ways(options: Any, scope: str | None, case: tuple[Any, Any]) -> None:
     kind, history = case
     store, clock, asynchronous = MemoryStore(), ManualClock(START_US), kind in ASGI
-    told: Any = {"limits": "1000/day fixed", "store": store, "clock": clock, **options}
+    all_options: Any = {"limits": "1000/day fixed", "store": store, "clock": clock, **options}
     if scope is not None:
-        told["scope"] = scope
-    enforcer = Enforcer(None, told, asynchronous=asynchronous, routed=scope is not None, kind=kind, websockets=True)
-    for given_ in history:
-        came = natively(enforcer.web_gate, kind, given_)
+        all_options["scope"] = scope
+    enforcer = Enforcer(
+        None, all_options, asynchronous=asynchronous, routed=scope is not None, kind=kind, websockets=True
+    )
+    for raw in history:
+        outcome = decide_natively(enforcer.web_gate, kind, raw)
         try:
-            decision: Any = enforcer.decide(kind(given_))
+            decision: Any = enforcer.decide(kind(raw))
         except BAD:
             continue
         server = _send if asynchronous else _start
-        if came is None:
-            assert only_python_can_say(kind, given_) or len(str(given_)) > 64
+        if outcome is None:
+            assert is_left_to_python(kind, raw) or len(str(raw)) > 64
         elif decision is None:
-            assert came is server
+            assert outcome is server
         else:
-            came_fields = fields_of(kind, came, server)
-            policy_field, left = decision.limits[0].remaining, came_fields[1][1]
-            text = left.decode() if isinstance(left, bytes) else left
+            written_fields = fields_of(kind, outcome, server)
+            policy_field, remaining = decision.limits[0].remaining, written_fields[1][1]
+            text = remaining.decode() if isinstance(remaining, bytes) else remaining
             assert f";r={policy_field + 1};" in text, "both ways are one counter"
 
 
 @given(st.sampled_from(OPTIONS), CASES)
 def test_routes_charge_the_same_keys_both_ways(options: Any, case: tuple[Any, Any]) -> None:
     kind, history = case
-    told: Any = {"limits": "1000/day fixed", "clock": ManualClock(START_US), "store": MemoryStore(), **options}
-    enforcer = Enforcer(None, told, asynchronous=kind in ASGI, routed=True)
-    ask = enforcer.web_gate.decide_route if kind in ASGI else enforcer.web_gate.decide_view
-    for given_ in history:
-        came = ask(given_, "GET /each")
+    all_options: Any = {"limits": "1000/day fixed", "clock": ManualClock(START_US), "store": MemoryStore(), **options}
+    enforcer = Enforcer(None, all_options, asynchronous=kind in ASGI, routed=True)
+    decide = enforcer.web_gate.decide_route if kind in ASGI else enforcer.web_gate.decide_view
+    for raw in history:
+        outcome = decide(raw, "GET /each")
         try:
-            request: Any = kind(given_)
+            request: Any = kind(raw)
             request.counted_as = "GET /each"
             decision: Any = enforcer.decide(request)
         except BAD:
             continue
-        if came is None:
-            assert decision is None or only_python_can_say(kind, given_) or len(str(given_)) > 64
+        if outcome is None:
+            assert decision is None or is_left_to_python(kind, raw) or len(str(raw)) > 64
         else:
-            natively_decided, fields, key = came
+            natively_decided, fields, key = outcome
             assert key == request.charge.key
             assert natively_decided.remaining == decision.remaining + 1
             assert fields == enforcer.passing_fields(natively_decided)
 
 
 def django_requests() -> st.SearchStrategy[Any]:
-    """Makes a request of Django, of either kind; what makes none raises one of BAD."""
+    """Return functions that make a request of Django, of either kind, or raise one of BAD."""
     of_scopes = scopes().map(lambda scope: lambda: ASGIRequest(scope, BytesIO()))
     of_environs = environs().map(lambda environ: lambda: WSGIRequest({**environ, "wsgi.input": BytesIO()}))
     return of_scopes | of_environs
@@ -236,21 +240,21 @@ def django_requests() -> st.SearchStrategy[Any]:
 
 @given(policies(parsed=False), st.lists(django_requests(), min_size=1, max_size=8))
 def test_a_request_of_django_is_read_alike_both_ways(policy: dict[str, Any], history: list[Any]) -> None:
-    resolver = Resolver(read_policy(policy), Asked, "")
+    resolver = Resolver(read_policy(policy), RecordingLimits, "")
     native = cast(Any, core.native).NativeGate.of(resolver)
     gate = web_gate(
         native, ruleset=ALL_RULES, cost=1, kind=DjangoRequest, writes_fields=None, asynchronous=False, websockets=False
     )
     assert gate is not None
-    for made in history:
+    for make in history:
         try:
-            asked = DjangoRequest(made(), "GET /each")
-            bound, operation, _, _ = resolver.resolve(asked, 1, ALL_RULES)
+            request = DjangoRequest(make(), "GET /each")
+            bound, operation, _, _ = resolver.resolve(request, 1, ALL_RULES)
         except BAD:
             event("no request")
             continue
-        came = None if asked.environ is None else gate.decide_view(asked.environ, asked.endpoint)
-        event("left to Python" if came is None else "told natively")
-        if came is not None:
+        outcome = None if request.environ is None else gate.decide_view(request.environ, request.endpoint)
+        event("left to Python" if outcome is None else "decided natively")
+        if outcome is not None:
             expected = bound.decide(None) if isinstance(bound, Settled) else bound.decide(operation)
-            assert came[0] == expected if type(expected) is tuple else numbers(came[0]) == numbers(expected)
+            assert outcome[0] == expected if type(expected) is tuple else numbers(outcome[0]) == numbers(expected)

@@ -53,15 +53,15 @@ class ScopeExchange(Exchange):
         template: str,
         place_id: object,
         counted_as: str = "",
-        framework_request: Any = None,
+        request: Any = None,
         native_outcome: NativeOutcome | None = None,
     ) -> Judgement | Coroutine[Any, Any, Judgement]:
         """Have a route's enforcer judge; return the judgement, or an awaitable of it where a store or a queue is slow.
 
         The request counts under `counted_as`, or else under the template of the route; with a number, where another
         place uses that name already: see `Enforcer.counter_name`, also for `place_id`. `kind` makes Headgate's request
-        where one is needed, around `framework_request` if there is one. `native_outcome` is the native decision, if
-        there is one.
+        where one is needed, around the framework's `request` if there is one. `native_outcome` is the native decision,
+        if there is one.
         """
         counted_as = counted_as or template
         if self._judgements:
@@ -83,7 +83,7 @@ class ScopeExchange(Exchange):
                     judgement.has_passed = True
                     self._judgements += (judgement,)
                     return judgement
-        parts = (scope, template) if framework_request is None else (scope, template, framework_request)
+        parts = (scope, template) if request is None else (scope, template, request)
         return self.judge_scope(enforcer, kind, parts, decided, None, place_id, counted_as, charge)
 
     def judge_scope(
