@@ -1,6 +1,6 @@
 """Run the benchmarks: `python -m benchmarks [--quick | --write] [SECTION...]`.
 
-All of them are kept and docs/benchmarks.md is written; of some of them only with `--write`.
+A run of all sections stores the results and writes docs/benchmarks.md; a run of some does so only with `--write`.
 """
 
 from __future__ import annotations

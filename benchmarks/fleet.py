@@ -101,12 +101,12 @@ def _round_trips(rows: list[tuple[str, ...]], port: int) -> Target:
             strategy.hit(item, "bench") for item in window
         ],
     }
-    counted = {}
+    commands_by_subject = {}
     for name, call in subjects.items():
         call()
-        counted[name] = commands_sent(port, call, 20)
-        rows.append(("commands sent for a decision", name, f"{counted[name]:g}", ""))
-    one, five, _ = counted.values()
+        commands_by_subject[name] = commands_sent(port, call, 20)
+        rows.append(("commands sent for a decision", name, f"{commands_by_subject[name]:g}", ""))
+    one, five, _ = commands_by_subject.values()
     return Target("one round trip a decision, for one limit and for five", f"{one:g} and {five:g}", one == five == 1)
 
 
@@ -338,12 +338,12 @@ def _joined(rows: list[tuple[str, ...]], port: int, quick: bool) -> Target:
     _, arguments = _bare(port, definitions)
     each = 20 if quick else 100
 
-    async def crowd(ask: Callable[[], Awaitable[object]]) -> float:
+    async def crowd(call: Callable[[], Awaitable[object]]) -> float:
         async def caller() -> None:
             for _ in range(each):
-                await ask()
+                await call()
 
-        await asyncio.gather(*[ask() for _ in range(CONCURRENT)])
+        await asyncio.gather(*[call() for _ in range(CONCURRENT)])
         start = time.perf_counter()
         await asyncio.gather(*[caller() for _ in range(CONCURRENT)])
         return CONCURRENT * each / (time.perf_counter() - start)
@@ -377,12 +377,12 @@ def _latency(rows: list[tuple[str, ...]], port: int, quick: bool) -> None:
     """The latency of decisions at 5,000 a second from one process, in comparison with a PING at the same rate."""
     definitions = name_limits(parse_limits("1000000000/hour bucket"), scope="bench", name="bench")
 
-    async def at_rate(ask: Callable[[], Awaitable[object]], seconds: float) -> list[float]:
+    async def at_rate(call: Callable[[], Awaitable[object]], seconds: float) -> list[float]:
         samples: list[float] = []
 
         async def one() -> None:
             start = time.perf_counter()
-            await ask()
+            await call()
             samples.append(time.perf_counter() - start)
 
         start, tasks = time.perf_counter(), set()
@@ -413,5 +413,5 @@ def _latency(rows: list[tuple[str, ...]], port: int, quick: bool) -> None:
         middle, high = hundredths[49], hundredths[98]
         base = base or [middle, high]
         compared = f"{(middle - base[0]) * 1e6:+.0f} and {(high - base[1]) * 1e6:+.0f} us"
-        shown = f"p50 {middle * 1e6:,.0f} us, p99 {high * 1e6:,.0f} us"
-        rows.append((f"latency at {RATE:,} decisions a second", name, shown, compared))
+        percentiles = f"p50 {middle * 1e6:,.0f} us, p99 {high * 1e6:,.0f} us"
+        rows.append((f"latency at {RATE:,} decisions a second", name, percentiles, compared))

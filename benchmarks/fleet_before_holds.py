@@ -53,8 +53,8 @@ def run(quick: bool) -> Section:
                 for name, (before, today) in _count_instructions(server, Path(folder), subjects, rounds).items():
                     ratio = today / before
                     rows.append((name, f"{before:,.0f}", f"{today:,.0f}", f"{ratio:.3f}"))
-                    asked = f"{name}: a hit takes at most 2 % more of the server than before holds"
-                    targets.append(Target(asked, f"{ratio - 1:+.1%}", ratio <= MOST))
+                    requirement = f"{name}: a hit takes at most 2 % more of the server than before holds"
+                    targets.append(Target(requirement, f"{ratio - 1:+.1%}", ratio <= MOST))
     return Section(
         "Hits on Redis, before holds and today",
         f"Instructions of a Redis under callgrind for a hit, with the scripts of commit {BEFORE[:7]}, before there "

@@ -14,7 +14,7 @@ HEADERS = {"X-User-Id": "42", "User-Agent": "benchmark"}
 
 
 def policy_of(rules: int) -> dict[str, Any]:
-    """A policy of so many rules."""
+    """A policy with `rules` rules."""
     return {
         "version": 1,
         "identities": {"user": {"header": "X-User-Id"}},

@@ -1,7 +1,7 @@
 """A provider of language models for benchmarks: streams of events, in a process of its own.
 
-`python -m benchmarks.llm_provider EVENTS SECONDS` prints its port. Each answer has so many events, the first one at
-once, and half to one and a half times so many seconds between two of them.
+`python -m benchmarks.llm_provider EVENTS SECONDS` prints its port. Each answer has EVENTS events, the first one at
+once, and between two of them half to one and a half times SECONDS.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _calm_load(litellm: Path | None, rounds: int, seconds: float) -> dict[str, l
 
 
 def _added(after: list[Load], before: list[Load]) -> dict[int, float]:
-    """What a proxy adds to the median and to the 99th percentile, in milliseconds."""
+    """The time that a proxy adds to the median and to the 99th percentile, in milliseconds."""
     return {
         percent: median(one.at(percent) - other.at(percent) for one, other in zip(after, before, strict=True))
         for percent in (50, 99)

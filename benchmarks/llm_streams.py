@@ -22,7 +22,7 @@ Address = tuple[str, int]
 
 
 class Streams(NamedTuple):
-    """So many streams open at a time, each with so many events, `pause_s` seconds apart in the mean."""
+    """`streams` streams open at a time, each with `events` events, `pause_s` seconds apart in the mean."""
 
     streams: int
     events: int

@@ -74,7 +74,7 @@ def run(quick: bool) -> Section:
 
 
 def hits_ns(limiter: Limiter, keys: int, rounds: int) -> tuple[float, float]:
-    """(a single hit, a key of a batch) in nanoseconds, on random keys of so many, in turns."""
+    """(a single hit, a key of a batch) in nanoseconds, on random ones of `keys` keys, in turns."""
     chooser = random.Random(7)
     single, batch = [], []
     for _ in range(rounds):

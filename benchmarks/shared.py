@@ -73,8 +73,8 @@ def _alone(rows: list[tuple[str, ...]], quick: bool) -> Target:
                 ratio = measured["shared"].median_ns / measured["memory"].median_ns
                 kinds = len(set(keys))
                 for kind, one in measured.items():
-                    shown = "1.00" if kind == "memory" else f"{ratio:.2f}"
-                    rows.append((name, f"{kinds:,}", f"headgate, {kind}", str(one), f"{shown} times memory"))
+                    ratio_text = "1.00" if kind == "memory" else f"{ratio:.2f}"
+                    rows.append((name, f"{kinds:,}", f"headgate, {kind}", str(one), f"{ratio_text} times memory"))
                 worst = max(worst, (name, kinds, ratio), key=lambda one: one[2])
     return Target(
         "a hit costs at most 1.5 times that of the memory store",
@@ -99,10 +99,10 @@ def _together(rows: list[tuple[str, ...]], quick: bool) -> list[Target]:
                 rates[name].append(decisions_per_second(store, keys_of_each, 0.2))
             alone, both = (decisions_per_second(None, keys, 0.2) for keys in (apart[:1], apart))
             unshared.append(both / alone)
-    middle = {name: median(taken) for name, taken in rates.items()}
+    middle = {name: median(samples) for name, samples in rates.items()}
     scaled = median(two / one for one, two in zip(rates["one process"], rates["two, keys of their own"], strict=True))
-    for name, taken in rates.items():
-        spread = f"{median(taken) / 1e6:.1f} M/s ({min(taken) / 1e6:.1f} to {max(taken) / 1e6:.1f})"
+    for name, samples in rates.items():
+        spread = f"{median(samples) / 1e6:.1f} M/s ({min(samples) / 1e6:.1f} to {max(samples) / 1e6:.1f})"
         keys = "1" if "one key" in name else "1,000 each"
         compared = f"{middle[name] / middle['one process']:.2f} times one process"
         rows.append((f"sliding window counter, {name}", keys, "headgate, shared", spread, compared))

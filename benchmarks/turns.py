@@ -132,7 +132,7 @@ SLOW = ("throttled-py", "limits with tenacity")
 
 
 def run(quick: bool) -> Section:
-    """Measure turns in turns with the others, then spacing and what a waiter costs."""
+    """Measure turns of all subjects alternately, then the spacing and the cost of a waiter."""
     rounds = 2 if quick else 9
     ratios_by_name: dict[str, list[float]] = {name: [] for name in RUNS}
     inversion_counts: Counter[str] = Counter()

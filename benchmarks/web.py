@@ -252,10 +252,10 @@ def _rows(comparison: Comparison, measured: dict[str, Rounds]) -> list[tuple[str
             rows.append((comparison.title, name, rate, "", "", f"{middle:.0f} us, {high:.0f} us"))
             continue
         pairs = list(zip(one.bare, one.took, strict=True))
-        kept = _spread([bare / own for bare, own in pairs], ".0%")
+        share = _spread([bare / own for bare, own in pairs], ".0%")
         added = _spread([own - bare for bare, own in pairs], ".1f")
         later = f"{middle - alone[0]:+.0f} us, {high - alone[1]:+.0f} us"
-        rows.append((comparison.title, name, rate, kept, f"{added} us", later))
+        rows.append((comparison.title, name, rate, share, f"{added} us", later))
     return rows
 
 
@@ -269,12 +269,12 @@ def _solitary(rounds: Rounds) -> tuple[float, float]:
 
 
 def _target(comparison: Comparison, subject: Subject, measured: dict[str, Rounds]) -> Target:
-    kept = median(other / own for other, own in measured[subject.name].paired)
+    share = median(baseline_us / own_us for baseline_us, own_us in measured[subject.name].paired)
     than = "the bare application" if subject.baseline == BARE else f"the application with an {subject.baseline}"
     return Target(
         f"{comparison.title}, {subject.name}: at least {subject.target:.0%} of the requests a second of {than}",
-        f"{kept:.1%}",
-        kept >= subject.target,
+        f"{share:.1%}",
+        share >= subject.target,
     )
 
 

@@ -1,4 +1,4 @@
-"""The applications of the section `web`: each function builds one, whose limit is so many requests a minute.
+"""The applications of the section `web`: each function builds one with a limit of `a_minute` requests a minute.
 
 All count a client by its address and keep their states in memory.
 """

@@ -1,4 +1,4 @@
-"""The floor under every limiter that tells what remains: the same two header lines on each response."""
+"""The least cost of a limiter that reports what remains: two constant header lines on each response."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TWO_HEADERS = [
     ("RateLimit-Policy", '"default";q=1000000000;w=60'),
     ("RateLimit", '"default";r=999999999;t=60'),
 ]
-"""Headgate's fields, as they are after one request."""
+"""Headgate's fields after one request."""
 
 Environ = dict[str, Any]
 Scope = dict[str, Any]
@@ -18,7 +18,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class AsgiConstantHeaders:
-    """Adds them to what an ASGI application answers."""
+    """Adds the fields to the responses of an ASGI application."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self.app = app
@@ -38,7 +38,7 @@ class AsgiConstantHeaders:
 
 
 class WsgiConstantHeaders:
-    """Adds them to what a WSGI application answers."""
+    """Adds the fields to the responses of a WSGI application."""
 
     def __init__(self, app: Callable[..., Any]) -> None:
         self.app = app

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def ten_rules(a_minute: int) -> dict[str, Any]:
-    """The rules; whoever asks is in `everyone`, whoever has an id in `users`, too."""
+    """The rules; `everyone` applies to each request, `users` to each with an id."""
     limits = f"{a_minute}/minute"
     rules: list[dict[str, Any]] = [
         {"name": f"area{number}", "match": {"path": f"/area/{number}/**"}, "by": ["ip"], "limits": limits}

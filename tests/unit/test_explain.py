@@ -102,8 +102,8 @@ def test_an_explanation_agrees_with_the_gate() -> None:
         for path in ("/", "/api/login", "/api/search/x", "/health", "*"):
             for headers in ({}, {"X-Tier": "pro"}, {"X-User-Id": "7"}):
                 request = Request(method, path, client_ip="203.0.113.9", headers=headers)
-                told = [verdict.name for verdict in explain(gate.policy, request).verdicts if verdict.applies]
-                assert told == [
+                applied = [verdict.name for verdict in explain(gate.policy, request).verdicts if verdict.applies]
+                assert applied == [
                     reading.rule for reading in gate.peek(request).limits if not reading.name.endswith(".minute")
                 ]
 

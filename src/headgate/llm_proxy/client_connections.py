@@ -20,9 +20,9 @@ from headgate.llm_proxy.arriving_request import ArrivingRequest
 
 _LONGEST_CHECK_S = 1.0
 _IDLE, _HEAD, _BODY, _BUSY, _ENDING, _REST = range(6)
-"""What a connection waits for: a request; the rest of its head; its body; nothing, while it is answered; nothing, while
-the end of the answer is written, after which the client may send the next request; the rest of a body whose request was
-answered before it arrived, and that is discarded."""
+"""The phases of a connection, by what it waits for: a request; the rest of its head; its body; nothing, while it is
+answered; nothing, while the end of the answer is written, after which the client may send the next request; the rest of
+a body whose request was answered before it arrived, and that is discarded."""
 
 _PHRASES = {408: "Request Timeout", 503: "Service Unavailable"}
 

@@ -1,4 +1,4 @@
-"""Where the proxy's own keys are stored: in a file or on a Redis, as an option of a command says."""
+"""The place of the proxy's own keys, which an option names: a file or a Redis."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _serve_on(listener: socket.socket, server: ProxyServer, announce: Callable[[
 
 
 def work(server: ProxyServer, link: SupervisorLink) -> None:
-    """Serve on a worker's socket until the supervisor ends it, or is gone.
+    """Serve on a worker's socket until the supervisor ends it, or has ended itself.
 
     Signals may arrive twice, from the process group and from the supervisor: SIGTERM drains however often it arrives,
     SIGINT ends at once.

@@ -30,7 +30,7 @@ class BrokenAnswer(ConnectionError):
 
 
 class Link(Protocol):
-    """What an answer needs of its connection."""
+    """The interface of a connection for its answer."""
 
     def pause(self) -> None:
         """Stop reading."""
@@ -186,7 +186,7 @@ class ProviderAnswer:
         """Take bytes that were received."""
         if self._parser is None or self._error is not None:
             return
-        if self._is_complete:  # bytes behind its end, which no request asked for
+        if self._is_complete:  # bytes behind its end, which belong to no request
             self._is_reusable = False
             return
         try:
@@ -229,7 +229,7 @@ class ProviderAnswer:
     # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
-        if self._is_complete:  # bytes behind its end, which no request asked for
+        if self._is_complete:  # bytes behind its end, which belong to no request
             self._is_reusable = False
 
     def on_header(self, name: bytes, value: bytes | None) -> None:

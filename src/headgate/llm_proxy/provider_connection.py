@@ -46,7 +46,7 @@ class ProviderConnection(asyncio.Protocol):
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None:  # no request asked for this
+        if self._answer is None:  # this belongs to no request
             self.abort()
             return
         self._active_s = self._loop.time()

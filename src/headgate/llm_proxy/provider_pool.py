@@ -1,4 +1,4 @@
-"""The providers that can take a call now, in order: one that refused is paused for as long as it asked."""
+"""The providers that can take a call now, in order: one that refused is paused for the time that it stated."""
 
 from __future__ import annotations
 

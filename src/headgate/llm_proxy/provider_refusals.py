@@ -38,7 +38,7 @@ async def refusal_of(provider: str, response: ProviderAnswer, family: Family) ->
 def headers_of_refusal(response: ProviderAnswer) -> list[tuple[str, str]]:
     """The headers of a refusal, to pass on.
 
-    Where it asks for a long wait, a header forbids client libraries to retry: some sleep for as long as it states.
+    Where it requests a long wait, a header forbids client libraries to retry: some sleep for as long as it states.
     """
     headers, now_us = headers_to_answer(response.headers, []), SYSTEM_CLOCK.now_us()
     reported = told(response.headers, now_us=now_us)

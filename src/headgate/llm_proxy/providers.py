@@ -1,4 +1,4 @@
-"""The providers behind the proxy, read from a YAML file. The file says where their keys are, and contains none."""
+"""The providers behind the proxy, read from a YAML file. The file names the places of their keys, and contains none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes on a stream as it arrives, reads its usage, holds more where a rule says so, and ends it with its budget."""
+"""Passes on a stream as it arrives, reads its usage, holds more where a rule requires it, and enforces its budget."""
 
 from __future__ import annotations
 

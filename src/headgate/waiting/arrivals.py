@@ -1,8 +1,8 @@
 """The lines of requests that several limits may hold up, in the order in which the requests arrived.
 
 A line has a name: the rule and the key. A request waits in one line at a time, that of the limit that holds it
-up, ordered by its arrival. It asks when no earlier request is in a line of any of its names; earlier requests in other
-lines do not matter. So of all waiting requests the earliest always asks, and no request is held up by one with which
+up, ordered by its arrival. It tries when no earlier request is in a line of any of its names; earlier requests in other
+lines do not matter. So of all waiting requests the earliest always tries, and no request is held up by one with which
 it has no name in common.
 """
 

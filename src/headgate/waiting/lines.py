@@ -1,6 +1,6 @@
 """The waiting lines of a process: callers that wait for a key, in the order in which they arrived.
 
-Only the first of a line asks the store again, so a small request never overtakes a big one. Lines of different keys
+Only the first of a line tries again, so a small request never overtakes a big one. Lines of different keys
 are independent. When a caller joins, a plan predicts its turn: if that is too late, the caller is refused at once, with
 nothing consumed. It is not known beforehand when places in flight will be free: a caller waits for them until its
 timeout, and is called when one is. `hit` and `reserve` do not wait in line: they take what is available.

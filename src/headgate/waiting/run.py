@@ -1,6 +1,6 @@
 """Performs the steps of waiting, in threads and on event loops.
 
-A caller that is interrupted or cancelled while it is admitted gives back its charge before the next in line asks.
+A caller that is interrupted or cancelled while it is admitted gives back its charge before the next in line tries.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _ThreadPerformer(_Performer):
     def _charge(self, step: Operation | Reserve | AttemptIfNoLine) -> Answer:
         ask, answers = self._record(step), self._answers
         try:
-            answers.extend(map(ask, (step,)))  # with a native store an interrupt comes before or after both
+            answers.extend(map(ask, (step,)))  # with a native store an interrupt arrives before or after both
         except HeadgateError:
             self._attempt = None
             raise

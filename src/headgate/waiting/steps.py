@@ -105,7 +105,7 @@ class Holding(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a caller waits for: the costs of a key in each group, to be charged, or to be held as `holding` states."""
+    """The request of a waiting caller: the costs of a key in each group, charged, or held as `holding` states."""
 
     name: str
     keys: tuple[Key, ...]

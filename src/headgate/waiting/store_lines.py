@@ -1,7 +1,7 @@
 """Waiting in a line that the store keeps: one order for the callers of all processes.
 
 Each caller has a ticket in the store. The server calls the first of a line when the one before it leaves, and when a
-place in flight is freed. The first caller of each process in a line also asks every few seconds whether its turn has
+place in flight is freed. The first caller of each process in a line also checks every few seconds whether its turn has
 come, so that a process that died is noticed. Only the first of the whole line attempts its request.
 """
 
@@ -228,7 +228,7 @@ class StoreLines:
                     return
 
     def _check_turn(self, line: StoreLine, place: LinePlace, request: Request, ticket: Ticket) -> WaitSteps:
-        """Ask the store whether the turn has come; a ticket that it removed joins again, behind all others."""
+        """Check in the store whether the turn has come; a ticket that it removed joins again, behind all others."""
         is_first: bool | None = yield LineCall(partial(line.turn, place, ticket))
         if is_first is None:
             joined: Joined | None = yield LineCall(partial(line.join, place, ticket, 0, b""))
@@ -275,7 +275,7 @@ class StoreLines:
         line.turns.add(ticket)
 
     def _exit(self, line: StoreLine, request: Request, ticket: Ticket) -> None:
-        """Forget a ticket. The next of this process asks for its turn from now on. See `WaitingLines._leave`."""
+        """Forget a ticket. The next of this process checks its turn from now on. See `WaitingLines._leave`."""
         line.turns.remove(ticket)
         if ticket not in self._tickets or is_in_step(self._lock, partial(self._exit, line, request, ticket)):
             return

@@ -1,4 +1,4 @@
-"""What refusals mean to callers that wait: which are worth waiting for, and how those are answered that do not wait."""
+"""The meaning of refusals to callers that wait: which are worth waiting for, and the answers where no caller waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FULL = "%d callers wait already, which is the most that may: more are refused"
 
 
 class Verdicts:
-    """What refusals by these limits mean; `has_places` is whether some count what is in flight."""
+    """The meaning of refusals by these limits; `has_places` is whether some count requests in flight."""
 
     def __init__(self, limits: Sequence[NamedLimit], clock: Clock) -> None:
         self.limits = tuple(limits)
