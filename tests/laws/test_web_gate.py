@@ -112,7 +112,7 @@ def natively(gate: Any, kind: type[Request], given: Any) -> Any:
 
 
 @given(policies(), CASES)
-def test_both_apply_the_same_limits_to_the_same_keys(policy: dict[str, Any], case: tuple[Any, Any]) -> None:
+def test_both_ask_the_same_limits_for_the_same_keys(policy: dict[str, Any], case: tuple[Any, Any]) -> None:
     kind, history = case
     resolver = Resolver(read_policy(policy), Asked, "")
     native = cast(Any, core.native).NativeGate.of(resolver)
@@ -138,7 +138,7 @@ def test_both_apply_the_same_limits_to_the_same_keys(policy: dict[str, Any], cas
 
 
 @given(policies(), CASES, st.integers(0, 40_000_000))
-def test_both_decide_alike_and_respond_alike(policy: dict[str, Any], case: tuple[Any, Any], wait_us: int) -> None:
+def test_both_decide_alike_and_say_the_same(policy: dict[str, Any], case: tuple[Any, Any], wait_us: int) -> None:
     kind, history = case
     clock, compiled, asynchronous = ManualClock(START_US), read_policy(policy), kind in ASGI
     enforcers = []
