@@ -52,7 +52,7 @@ RUST_FLOORS = {
         "deciding": 1, "problems": 1, "waiting": 1,
         "connection": 2,
         "transport": 3, "outgoing": 3, "passed_on": 3, "uploads": 3, "registry": 3,
-        "handshake": 4, "intake": 4, "limbo": 4, "forward": 4,
+        "handshake": 4, "intake": 4, "protocol": 4, "forward": 4,
         "worker": 5,
         "exchange": 6,
         "http1": 7, "http2": 7,

@@ -487,7 +487,7 @@ def test_more_limits_at_once_than_a_zone_can_charge_are_refused(path: Path) -> N
     limits = [
         named for index in range(40) for named in name_limits(parse_limits("5/hour log"), scope=f"{index}", name="x")
     ]
-    with pytest.raises(ConfigError, match="40 sliding logs are asked at once; a zone can charge 256 limits"):
+    with pytest.raises(ConfigError, match="40 sliding logs are decided together; a zone can charge 256 limits"):
         store.bind(limits)
 
 

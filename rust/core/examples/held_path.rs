@@ -1,6 +1,6 @@
-//! Holds and their settling, for counting the instructions that they take: `held_path token_bucket 20000`, or in a zone
-//! `held_path token_bucket 20000 zone`; `places` are in flight, and `ten_limits` are held together. Behind that the most holds that are remembered: once so
-//! many are, each new one takes the place of one that is settled.
+//! Making and settling holds, for counting instructions: `held_path token_bucket 20000`, or in a zone `held_path
+//! token_bucket 20000 zone`; `places` are in flight, and `ten_limits` are held together. The last argument is the most
+//! holds that are remembered: once there are as many, each new one takes the place of one that is settled.
 
 #![allow(clippy::expect_used, clippy::panic)] // a tool of the benchmarks, not part of the core
 
@@ -14,7 +14,7 @@ use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::registered::Definition;
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
-use headgate_core::table::settling::{Asked, HoldRequest, HoldTimes, Outcome, Reserved};
+use headgate_core::table::settling::{CallerLimits, HoldRequest, HoldTimes, Outcome, Reserved};
 use headgate_core::table::storage::Storage;
 use headgate_core::zone::header::Birth;
 use headgate_core::zone::layout::Layout;
@@ -41,7 +41,7 @@ fn main() {
     println!("{settled}");
 }
 
-/// Hold and settle so often; how many were settled the short way.
+/// Hold and settle `holds` times; returns how many were settled on the fast path.
 fn hold_kind<S: Storage<Error: Debug>>(table: &Table<S>, kind: &str, holds: i64) -> i64 {
     let (algorithm, refill) = match kind {
         "fixed_window" => (Algorithm::FixedWindow, 0),
@@ -69,7 +69,7 @@ fn hold_ten<S: Storage<Error: Debug>>(table: &Table<S>, holds: i64) {
         })
         .collect();
     let groups: Vec<u16> = (0..10).map(|number| number % 3).collect();
-    let asked: Asked<'_> = limits.iter().map(|limit| &**limit).collect();
+    let caller_limits: CallerLimits<'_> = limits.iter().map(|limit| &**limit).collect();
     let costs = [1, 90, 50];
     let hashes = ["ann", "staff", "a model", "all"].map(|key| table.seed().text(key.as_bytes()));
     for number in 0..holds {
@@ -86,8 +86,9 @@ fn hold_ten<S: Storage<Error: Debug>>(table: &Table<S>, holds: i64) {
         let request = HoldRequest { id, lease_us, remember_us, at_once, named: false, costs: &costs, groups: &groups };
         let id = held(table.reserve(&checks, &request, now_us, HOLD).expect("a lock"));
         let place = table.storage().shard_of(checks[0].key);
-        let came = table.commit(id, place, &[Some(1), Some(70), Some(12)], &asked, now_us + 500).expect("a lock");
-        assert_eq!(came.expect("no debt").outcome, Outcome::Settled);
+        let committed =
+            table.commit(id, place, &[Some(1), Some(70), Some(12)], &caller_limits, now_us + 500).expect("a lock");
+        assert_eq!(committed.expect("no debt").outcome, Outcome::Settled);
     }
 }
 
@@ -115,18 +116,18 @@ fn hold<S: Storage<Error: Debug>>(table: &Table<S>, limit: Limit, holds: i64) ->
             None => reserve(table, check, times, now_us),
         };
         let shard_number = table.storage().shard_of(check.key);
-        let came = table.commit_one(id, shard_number, Some(4), &limit, now_us).expect("a lock");
-        if came.is_none() {
-            let asked: Asked<'_> = std::iter::once(&*limit).collect();
-            let came = table.commit(id, shard_number, &[Some(4)], &asked, now_us).expect("a lock");
-            assert_eq!(came.expect("no debt").outcome, Outcome::Settled);
+        let committed = table.commit_one(id, shard_number, Some(4), &limit, now_us).expect("a lock");
+        if committed.is_none() {
+            let caller_limits: CallerLimits<'_> = std::iter::once(&*limit).collect();
+            let committed = table.commit(id, shard_number, &[Some(4)], &caller_limits, now_us).expect("a lock");
+            assert_eq!(committed.expect("no debt").outcome, Outcome::Settled);
         }
-        settled += i64::from(came.is_some());
+        settled += i64::from(committed.is_some());
     }
     settled
 }
 
-/// Hold the long way, under an id made for it.
+/// Hold on the slow path, under a new id.
 fn reserve<S: Storage<Error: Debug>>(table: &Table<S>, check: Check<'_>, times: HoldTimes, now_us: i64) -> HoldId {
     let (id, HoldTimes { lease_us, remember_us }) = (table.new_id(), times);
     let request =

@@ -1,4 +1,4 @@
-//! Decisions of one kind, for counting the instructions that they take: `hot_path token_bucket 20000`.
+//! Decisions of one kind, for counting instructions: `hot_path token_bucket 20000`.
 
 #![allow(clippy::expect_used, clippy::panic)] // a tool of the benchmarks, not part of the core
 

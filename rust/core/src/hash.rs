@@ -1,4 +1,4 @@
-//! Keys as 128 bits under a secret seed: no client can aim for collisions, and no key is kept.
+//! Keys as 128 bits under a secret seed: no client can aim for collisions, and no key is stored.
 
 use std::hash::Hasher;
 
@@ -21,12 +21,12 @@ impl KeyHash {
     }
 }
 
-/// Bytes that the parts of most keys take, with what stands between them.
+/// The bytes that suffice for the parts of most keys, with their lengths.
 const SHORT: usize = 128;
 /// No UTF-8 text ends with this byte, so no text runs into a list of parts.
 const END_OF_PARTS: u8 = 0xff;
 
-/// Write parts as they are hashed: each behind its length. How much that is; None where there is not enough room.
+/// Write parts in the form that is hashed: each behind its length. Returns the size; None where `room` is too small.
 #[inline]
 fn write_parts<'a>(parts: impl Iterator<Item = &'a [u8]>, room: &mut [u8]) -> Option<usize> {
     let mut length = 0;
@@ -82,14 +82,14 @@ impl Seed {
         KeyHash { shard: hash.h1, tag: hash.h2 }
     }
 
-    /// 128 bits of a number, which cannot be guessed without the seed.
+    /// 128 bits derived from a number, which cannot be guessed without the seed.
     #[inline]
     pub fn numbered(&self, number: u64) -> [u64; 2] {
         let hash = self.hasher.hash(&number.to_le_bytes());
         [hash.h1, hash.h2]
     }
 
-    /// Another secret that follows from this one.
+    /// Another seed, derived from this one.
     pub fn derived(&self) -> Self {
         Self::new(self.hasher.hash(b"\xffderived").as_bytes())
     }

@@ -20,14 +20,14 @@ const LARGE: usize = 8 << 20;
 
 /// Slots of one shard: a range of a mapping that no other shard reaches.
 pub struct Slots {
-    /// Where they begin, kept beside the mapping: every decision asks for it several times.
+    /// Where they begin, stored beside the mapping: every decision reads it several times.
     start: NonNull<Slot>,
     length: usize,
     mapping: Option<Arc<MmapRaw>>,
 }
 
 // SAFETY: the range belongs to this value alone (see `deref`), and the mapping may be unmapped by any thread: slots go
-// from thread to thread, and are looked at by several, as those of a `Box<[Slot]>` do.
+// from thread to thread, and are read by several, as those of a `Box<[Slot]>` do.
 unsafe impl Send for Slots {}
 // SAFETY: as above; a shared borrow gives nothing but shared views of integers.
 unsafe impl Sync for Slots {}
@@ -54,7 +54,7 @@ impl Slots {
         Ok((0..ranges).map(cut).collect())
     }
 
-    /// Where the slots begin, for fetching them ahead.
+    /// Where the slots begin, for prefetching them.
     pub fn start(&self) -> *const Slot {
         self.start.as_ptr()
     }
@@ -96,16 +96,16 @@ impl Drop for Slots {
         {
             const PAGE: usize = 4096;
             let start = self.start.addr().get() - mapping.as_ptr().addr();
-            let whole = start.next_multiple_of(PAGE)..(start + size_of_val(&**self)) / PAGE * PAGE;
-            if whole.start < whole.end {
+            let pages = start.next_multiple_of(PAGE)..(start + size_of_val(&**self)) / PAGE * PAGE;
+            if pages.start < pages.end {
                 // SAFETY: whole pages inside this range, of a private anonymous mapping: their content
                 // is lost, and with this drop no value has a view of it any more. Where it fails, the
                 // memory goes back with the rest of the mapping.
                 let _ = unsafe {
                     mapping.unchecked_advise_range(
                         memmap2::UncheckedAdvice::DontNeed,
-                        whole.start,
-                        whole.end - whole.start,
+                        pages.start,
+                        pages.end - pages.start,
                     )
                 };
             }
@@ -113,7 +113,7 @@ impl Drop for Slots {
     }
 }
 
-/// Ask for the cache line of `place` before it is needed. `place` may be anything.
+/// Prefetch the cache line of `place`, which may be any address.
 #[inline(always)]
 pub fn prefetch<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -159,13 +159,13 @@ pub mod shared {
 
     /// Words that all processes read and write.
     pub type Words<const N: usize> = [AtomicU64; N];
-    /// What a shard notes of writes that do not count yet.
+    /// The records of a shard of writes that are not committed yet.
     pub type Records = [[AtomicU64; 4]; RECORDS];
 
     const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= LOCK_BYTES && align_of::<libc::pthread_mutex_t>() <= 8);
     const _: () = assert!(RECORDS_AT.is_multiple_of(64) && SLOTS_AT.is_multiple_of(64));
 
-    /// How a mapped file is cut into shards. All in bytes, but for the counts.
+    /// The layout of the shards in a mapped file. All numbers are bytes, except the counts.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ShardLayout {
         /// How many there are.
@@ -178,17 +178,17 @@ pub mod shared {
         pub slots: usize,
         /// Log blocks of each, behind its slots.
         pub blocks: usize,
-        /// Where one more lock is, before the first shard.
+        /// Where the lock of the limits is, before the first shard.
         pub lock: usize,
-        /// Where the words are that all shards share, behind the last shard.
+        /// Where the words that all shards share begin, behind the last shard.
         pub pool: usize,
         /// How many words those are.
         pub pool_words: usize,
-        /// Where the callers that wait are, behind those words.
+        /// Where the waiting lines are, behind those words.
         pub lines: LineLayout,
     }
 
-    /// Where the locks of waiting lines are, each with a bell, and behind them their words.
+    /// The layout of the waiting lines: locks, each with a bell, and behind them their words.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct LineLayout {
         /// Where the first lock is, in bytes.
@@ -220,7 +220,7 @@ pub mod shared {
             SLOTS_AT + self.slots * size_of::<Slot>()
         }
 
-        /// Whether all shards lie in a mapping of so many bytes, each on its own and in line.
+        /// Whether all parts lie in a mapping of this many bytes, aligned and without overlaps.
         fn fit(&self, bytes: usize) -> bool {
             let end = self.blocks_at().checked_add(self.blocks.saturating_mul(size_of::<Block>()));
             let all = self.count.checked_mul(self.stride).and_then(|all| all.checked_add(self.first));
@@ -238,7 +238,7 @@ pub mod shared {
         }
     }
 
-    /// A lock for all processes that map it; where its holder dies, the next one gets it.
+    /// A lock for all processes that map it; where its holder dies, the next process gets it.
     #[repr(C)]
     pub struct Lock {
         mutex: UnsafeCell<libc::pthread_mutex_t>,
@@ -248,7 +248,7 @@ pub mod shared {
     unsafe impl Sync for Lock {}
 
     impl Lock {
-        /// Make it a lock. No other thread may use the memory yet.
+        /// Initialize the lock. No other thread may use the memory yet.
         fn init(&self) -> io::Result<()> {
             let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
             // SAFETY: `attributes` is initialized by the first call before the others read it, and
@@ -262,7 +262,7 @@ pub mod shared {
             }
         }
 
-        /// Take it, unless another thread holds it. Where its holder has died it is taken over.
+        /// Take the lock, unless another thread holds it. Where its holder has died, it is taken over.
         #[inline(always)]
         fn take(&self) -> bool {
             // SAFETY: the mutex was initialized before its mapping was handed out.
@@ -276,11 +276,11 @@ pub mod shared {
         #[cold]
         fn take_over(&self) -> bool {
             // SAFETY: this thread holds the mutex, and its state is the one that this call is for. What
-            // its holder left half done is told by the words of the shard, not by the mutex.
+            // its holder left unfinished is recorded in the words of the shard, not in the mutex.
             unsafe { libc::pthread_mutex_consistent(self.mutex.get()) == 0 }
         }
 
-        /// Give it back. This thread holds it.
+        /// Release the lock. This thread must hold it.
         #[inline(always)]
         fn give(&self) {
             // SAFETY: the mutex is initialized, and `HeldShard` and `Taken` exist only while their thread holds it.
@@ -288,10 +288,10 @@ pub mod shared {
         }
     }
 
-    /// A lock that this thread holds until it drops this.
+    /// A lock that this thread holds until this is dropped.
     pub struct Taken<'map> {
         lock: &'map Lock,
-        /// Only the thread that took a mutex may give it back.
+        /// Only the thread that took a mutex may release it.
         not_send: PhantomData<*const ()>,
     }
 
@@ -302,34 +302,34 @@ pub mod shared {
         }
     }
 
-    /// What one thread waits for and any thread of any process rings.
+    /// A counter on which one thread waits and that any thread of any process rings (a futex).
     #[repr(transparent)]
     pub struct Bell(AtomicU32);
 
     impl Bell {
-        /// How often it was rung.
+        /// How often the bell was rung.
         pub fn rung(&self) -> u32 {
             self.0.load(Ordering::Acquire)
         }
 
-        /// Count one more ringing; what waits hears it when it wakes for another reason, or is woken.
+        /// Ring the bell without waking anyone: a waiting thread sees it when it wakes up.
         pub fn ring(&self) {
             self.0.fetch_add(1, Ordering::Release);
         }
 
-        /// Wake what waits for it.
+        /// Wake the thread that waits for the bell.
         pub fn wake(&self) {
-            // SAFETY: the address of a word that is mapped, which the kernel looks up and does not keep.
+            // SAFETY: the address of a mapped word, which the kernel reads and does not retain.
             unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
         }
 
-        /// Sleep until it has been rung another time than `heard`, but no longer than so.
+        /// Sleep until the bell was rung other than `heard` times, but no longer than `longest`.
         pub fn wait(&self, heard: u32, longest: Duration) {
             let longest = libc::timespec {
                 tv_sec: longest.as_secs() as libc::time_t,
                 tv_nsec: longest.subsec_nanos() as libc::c_long,
             };
-            // SAFETY: as in `wake`; the timeout outlives the call. Whatever ends it, the caller looks again.
+            // SAFETY: as in `wake`; the timeout outlives the call. Whatever ends it, the caller checks again.
             unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAIT, heard, &raw const longest) };
         }
     }
@@ -346,13 +346,13 @@ pub mod shared {
         pub records: &'map Records,
         /// Its number.
         pub number: usize,
-        /// Where the words are that all shards share.
+        /// The mapping, for the words that all shards share.
         map: &'map SharedMap,
         _taken: Taken<'map>,
     }
 
     impl<'map> HeldShard<'map> {
-        /// The words that all shards share: a thread writes those alone that its shard has taken.
+        /// The words that all shards share: a thread writes only those that its shard has taken.
         #[inline(always)]
         pub fn pool(&self) -> &'map [AtomicU64] {
             self.map.pool()
@@ -368,7 +368,7 @@ pub mod shared {
     impl SharedMap {
         /// Map a file that has at least `bytes` bytes; the mapping keeps it open, and a `flock` on it held.
         ///
-        /// Its locks are to be initialized, once, by `init_locks`.
+        /// Its locks must be initialized once, by `init_locks`.
         pub fn map(file: &File, bytes: usize, shards: ShardLayout) -> io::Result<Self> {
             if !shards.fit(bytes) {
                 return Err(io::ErrorKind::InvalidInput.into());
@@ -403,7 +403,7 @@ pub mod shared {
         /// Take the lock outside the shards, unless another thread holds it.
         pub fn take(&self) -> Option<Taken<'_>> {
             let lock = self.lock_at(self.shards.lock);
-            lock.take().then(|| Taken { lock, not_send: PhantomData }) // dropping one gives the lock back
+            lock.take().then(|| Taken { lock, not_send: PhantomData }) // dropping one releases the lock
         }
 
         /// Take a shard, unless another thread holds it.
@@ -415,9 +415,9 @@ pub mod shared {
                 return None;
             }
             let taken = Taken { lock, not_send: PhantomData };
-            // SAFETY: `fit` said that the shard lies in the mapping, in line for slots and blocks, and apart
+            // SAFETY: `fit` has checked that the shard lies in the mapping, aligned for slots and blocks, and apart
             // from all others; any bytes are valid slots and blocks, which are integers. This thread holds
-            // the shard's lock, and the only way to slots and blocks is through `HeldShard`, which holds it on.
+            // the shard's lock, and the only way to slots and blocks is through `HeldShard`, which keeps it.
             unsafe {
                 let start = self.map.as_mut_ptr().add(self.place_of(shard_number));
                 Some(HeldShard {
@@ -435,15 +435,15 @@ pub mod shared {
         /// The words of a shard, which any thread may read.
         #[inline(always)]
         pub fn shard_words(&self, shard_number: usize) -> &Words<SHARD_WORDS> {
-            // SAFETY: as in `hold`; and words are atomic, so that no lock is needed to look at them.
+            // SAFETY: as in `hold`; and words are atomic, so that no lock is needed to read them.
             unsafe { &*self.map.as_ptr().add(self.place_of(shard_number) + LOCK_BYTES).cast() }
         }
 
         /// The words that all shards share.
         #[inline(always)]
         pub fn pool(&self) -> &[AtomicU64] {
-            // SAFETY: `fit` said that they lie in the mapping, in line, and behind all shards; nothing there is ever
-            // viewed as anything but atomic words.
+            // SAFETY: `fit` has checked that they lie in the mapping, aligned, and behind all shards; nothing there is
+            // ever viewed as anything but atomic words.
             unsafe {
                 std::slice::from_raw_parts(self.map.as_ptr().add(self.shards.pool).cast(), self.shards.pool_words)
             }
@@ -453,21 +453,21 @@ pub mod shared {
         #[inline(always)]
         pub fn line_words(&self) -> &[AtomicU64] {
             let lines = &self.shards.lines;
-            // SAFETY: `fit` said that they lie in the mapping, in line, and behind all else; nothing there is ever
-            // viewed as anything but atomic words.
+            // SAFETY: `fit` has checked that they lie in the mapping, aligned, and behind all else; nothing there is
+            // ever viewed as anything but atomic words.
             unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(lines.words_at()).cast(), lines.words) }
         }
 
         /// Take a lock of waiting lines, unless another thread holds it.
         pub fn take_line_lock(&self, number: usize) -> Option<Taken<'_>> {
             let lock = self.lock_at(self.line_lock(number));
-            lock.take().then(|| Taken { lock, not_send: PhantomData }) // dropping one gives the lock back
+            lock.take().then(|| Taken { lock, not_send: PhantomData }) // dropping one releases the lock
         }
 
         /// The bell beside a lock of waiting lines.
         pub fn bell(&self, number: usize) -> &Bell {
-            // SAFETY: behind the lock, in its line: `fit` said that this lies in the mapping, and a lock takes
-            // less than that. Nothing there is ever viewed as anything but a bell, which any bytes are.
+            // SAFETY: behind the lock, in its cache line: `fit` has checked that this lies in the mapping, and a lock
+            // takes less than that. Nothing there is ever viewed as anything but a bell, which any bytes are.
             unsafe { &*self.map.as_ptr().add(self.line_lock(number) + LOCK_BYTES).cast() }
         }
 
@@ -482,7 +482,7 @@ pub mod shared {
             self.shards.lines.at + number * LineLayout::LOCK
         }
 
-        /// Where a slot of a shard is, for fetching it ahead.
+        /// Where a slot of a shard is, for prefetching it.
         #[inline(always)]
         pub fn slot_place(&self, shard_number: usize, index: usize) -> *const Slot {
             self.map.as_ptr().wrapping_add(self.place_of(shard_number) + SLOTS_AT).cast::<Slot>().wrapping_add(index)
@@ -500,8 +500,8 @@ pub mod shared {
 
         fn holder_at(&self, lock: usize) -> u32 {
             const THREAD: u32 = 0x3fff_ffff;
-            // SAFETY: the place of a lock, so in the mapping and aligned. Both C libraries that Linux knows begin a mutex with the
-            // word that the kernel looks at, which holds the thread's number; it is read, nothing more.
+            // SAFETY: the place of a lock, so in the mapping and aligned. Both C libraries on Linux begin a mutex with
+            // the word that the kernel uses, which holds the thread's number; it is only read.
             let word: &AtomicU32 = unsafe { &*self.map.as_ptr().add(lock).cast() };
             word.load(Ordering::Relaxed) & THREAD
         }
@@ -514,16 +514,16 @@ pub mod shared {
 
         #[inline(always)]
         fn lock_at(&self, place: usize) -> &Lock {
-            // SAFETY: in the mapping and aligned, as `fit` said of the places of locks, which are all that
-            // comes here; and a lock may be looked at by all.
+            // SAFETY: in the mapping and aligned, as `fit` has checked for the places of locks, and no other place is
+            // passed here; and a lock may be shared by all.
             unsafe { &*self.map.as_ptr().add(place).cast() }
         }
     }
 
     /// Write a value after all that was written before, and before all that is written later.
     ///
-    /// A process that is killed has done all that stands before some point of its program, and nothing
-    /// behind it: its processor keeps to that. The compiler has to be told.
+    /// A process that is killed has executed everything before some point of its program, and nothing
+    /// after it: the processor guarantees that. The compiler needs the fences.
     #[inline(always)]
     pub fn put<T: Copy>(place: &mut T, value: T) {
         compiler_fence(Ordering::SeqCst);
@@ -540,9 +540,9 @@ pub mod shared {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// A file that the caller has opened, on a descriptor of our own. A lock on it stays until both close it.
+    /// A file that the caller has opened, on a descriptor of its own. A lock on it stays until both are closed.
     pub fn same_file(descriptor: RawFd) -> io::Result<File> {
-        // SAFETY: the call looks at a number, and fails where that is no open file.
+        // SAFETY: the call takes a number, and fails where that is no open file.
         let ours = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
         if ours < 0 {
             return Err(io::Error::last_os_error());

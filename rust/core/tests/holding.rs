@@ -18,7 +18,7 @@ use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::registered::{Definition, Registered};
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
-use headgate_core::table::settling::{Asked, HoldRequest, HoldTimes, Outcome, Reserved};
+use headgate_core::table::settling::{CallerLimits, HoldRequest, HoldTimes, Outcome, Reserved};
 use headgate_core::table::storage::Storage;
 use headgate_core::zone::header::Birth;
 use headgate_core::zone::layout::Layout;
@@ -60,7 +60,7 @@ fn check<'limit, S: Storage>(table: &Table<S>, limit: &'limit Registered, key: &
     Check { limit, key: table.seed().text(key.as_bytes()), cost, shadow: false }
 }
 
-/// The id and the shard of what was held; None where it was refused.
+/// The id and the shard of the hold; None where it was refused.
 fn hold<S: Storage>(table: &Table<S>, checks: &[Check], lease_us: i64, now_us: i64) -> Option<(HoldId, usize)>
 where
     S::Error: Debug,
@@ -85,12 +85,17 @@ where
     }
 }
 
-fn settle<S: Storage>(table: &Table<S>, (id, shard): (HoldId, usize), actual: i64, asked: &[&Registered]) -> Outcome
+fn settle<S: Storage>(
+    table: &Table<S>,
+    (id, shard): (HoldId, usize),
+    actual: i64,
+    caller_limits: &[&Registered],
+) -> Outcome
 where
     S::Error: Debug,
 {
-    let asked: Asked<'_> = asked.iter().copied().collect();
-    table.commit(id, shard, &[Some(actual)], &asked, NOW_US).expect("a lock").expect("no debt").outcome
+    let caller_limits: CallerLimits<'_> = caller_limits.iter().copied().collect();
+    table.commit(id, shard, &[Some(actual)], &caller_limits, NOW_US).expect("a lock").expect("no debt").outcome
 }
 
 fn remaining<S: Storage>(table: &Table<S>, limit: &Registered, key: &str, now_us: i64) -> i64
@@ -148,8 +153,8 @@ where
                 scope.spawn(move || {
                     for number in 0..ids.len() {
                         let id = ids[(number * 7 + thread * 31) % ids.len()];
-                        let came = settle(table, id, (number % 3) as i64, &[&**limit]);
-                        settled.fetch_add(usize::from(came == Outcome::Settled), Ordering::Relaxed);
+                        let outcome = settle(table, id, (number % 3) as i64, &[&**limit]);
+                        settled.fetch_add(usize::from(outcome == Outcome::Settled), Ordering::Relaxed);
                     }
                 });
             }
@@ -223,8 +228,8 @@ fn a_full_zone_puts_new_holds_in_the_place_of_the_oldest_settled_ones() {
         assert_whole(&table);
         assert_eq!(table.stats().expect("a lock").holds, 40);
         for (number, id) in settled.iter().enumerate() {
-            let came = if number < 400 - 35 { Outcome::Unknown } else { Outcome::AlreadySettled };
-            assert_eq!(settle(&table, *id, 1, &[&*limit]), came, "{algorithm:?} {number}");
+            let expected = if number < 400 - 35 { Outcome::Unknown } else { Outcome::AlreadySettled };
+            assert_eq!(settle(&table, *id, 1, &[&*limit]), expected, "{algorithm:?} {number}");
         }
         for id in open {
             assert_eq!(settle(&table, id, 1, &[&*limit]), Outcome::Settled);
@@ -249,7 +254,7 @@ fn an_id_settles_its_own_hold_in_its_own_shard_alone() {
     assert_eq!(digests.len(), ids.len());
     for (id, shard) in &ids {
         for other in (0..table.storage().shard_count()).filter(|other| other != shard) {
-            // The bits that tell the cell are changed as well, so that they tell it in the other shard.
+            // The bits that contain the cell are changed as well, so that they name the same cell in the other shard.
             let HoldId([low, high]) = *id;
             let forged = HoldId([low ^ (shard ^ other) as u64, high]);
             assert_eq!(settle(&table, (*id, other), 1, &[&*limit]), Outcome::Unknown);
@@ -262,7 +267,7 @@ fn an_id_settles_its_own_hold_in_its_own_shard_alone() {
     assert_whole(&table);
 }
 
-/// Holds whose ids tell their numbers, among others whose ids do not. An id finds its
+/// Holds whose ids contain their numbers, among others whose ids do not. An id finds its
 /// own hold, and none once that has made room.
 fn a_number_finds_no_hold_but_that_of_its_id<S: Storage>(table: &Table<S>, max_holds: usize)
 where
@@ -277,8 +282,8 @@ where
             let (lease_us, remember_us, at_once) = (HOUR_US, HOUR_US, false);
             let request =
                 HoldRequest { id, lease_us, remember_us, at_once, named: false, costs: &costs, groups: &groups };
-            let came = table.reserve(&checks, &request, NOW_US, HOLD).expect("a lock");
-            let Reserved::Decided(answer, id) = came else { panic!("{came:?}") };
+            let reserved = table.reserve(&checks, &request, NOW_US, HOLD).expect("a lock");
+            let Reserved::Decided(answer, id) = reserved else { panic!("{reserved:?}") };
             assert!(answer.allowed);
             (id, table.storage().shard_of(checks[0].key))
         } else {
@@ -299,7 +304,7 @@ where
 }
 
 #[test]
-fn a_number_that_an_id_tells_finds_no_other_hold() {
+fn a_number_that_an_id_contains_finds_no_other_hold() {
     a_number_finds_no_hold_but_that_of_its_id(&process(40, OnFull::Forget), 40);
     let zone = zone(40, OnFull::Forget);
     a_number_finds_no_hold_but_that_of_its_id(&zone, 40);

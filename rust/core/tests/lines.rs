@@ -1,4 +1,4 @@
-//! The waiting lines of a zone, against a list of callers; and lines in which any words are written.
+//! The waiting lines of a zone against a model, a list of callers; and lines with arbitrary words.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::expect_used, clippy::panic)] // what they fail on is what they test
 
@@ -26,7 +26,7 @@ fn zone(name: &str) -> (File, ZoneStorage) {
     (file, zone)
 }
 
-/// Numbers that look like chance, the same in each run.
+/// Pseudo-random numbers, the same in each run.
 struct Chance(u64);
 
 impl Chance {
@@ -41,7 +41,7 @@ fn name(line: u64) -> LineName {
 }
 
 #[test]
-fn callers_pass_in_the_order_in_which_they_came_whoever_leaves() {
+fn callers_pass_in_the_order_of_their_arrival_whichever_leaves() {
     let (_file, zone) = zone("order");
     let (lines, map) = zone.lines();
     let (seat, _taken) = lines.with(map, NOW_US, |tickets| tickets.claim()).expect("a lock").expect("a seat");
@@ -62,8 +62,8 @@ fn callers_pass_in_the_order_in_which_they_came_whoever_leaves() {
         } else if !waiting.is_empty() {
             let (leaving, _) = waiting.remove(chance.below(waiting.len() as u64) as usize);
             let known = chance.below(2) == 0;
-            let told = if known { leaving } else { Standing { ticket: 0, order: 0, ..leaving } };
-            lines.with(map, NOW_US, |tickets| tickets.leave(&told, false, true)).expect("a lock");
+            let standing = if known { leaving } else { Standing { ticket: 0, order: 0, ..leaving } };
+            lines.with(map, NOW_US, |tickets| tickets.leave(&standing, false, true)).expect("a lock");
             assert_eq!(lines.with(map, NOW_US, |tickets| tickets.is_first(&leaving)).expect("a lock"), None);
         }
         if chance.below(100) == 0 {
@@ -82,7 +82,7 @@ fn callers_pass_in_the_order_in_which_they_came_whoever_leaves() {
 }
 
 #[test]
-fn a_caller_is_told_the_costs_that_it_does_not_know_unless_the_line_has_changed() {
+fn a_caller_gets_the_costs_that_it_does_not_know_unless_the_line_has_changed() {
     let (_file, zone) = zone("ahead");
     let (lines, map) = zone.lines();
     let (seat, _taken) = lines.with(map, NOW_US, |tickets| tickets.claim()).expect("a lock").expect("a seat");

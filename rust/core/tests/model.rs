@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use headgate_core::algorithms::log_view::LogCharge;
-use headgate_core::algorithms::transition::Kept;
+use headgate_core::algorithms::transition::StateUpdate;
 use headgate_core::encoding::slot::Slot;
 use headgate_core::encoding::slot_entries::{Chain, NO_CHAIN};
 use headgate_core::limit::{Algorithm, Limit};
@@ -84,7 +84,7 @@ fn a_shard_finds_exactly_what_it_holds() {
                     shard.move_to(slots);
                 }
                 let place = shard.find(tag);
-                shard.keep(place, tag, &limit, Kept::Numbers([5, step, 0]));
+                shard.write_state(place, tag, &limit, StateUpdate::Numbers([5, step, 0]));
                 model.insert(tag, step);
             }
             assert_eq!(shard.len(), model.len());
@@ -106,7 +106,7 @@ fn a_sweep_sees_every_slot_in_turn_and_frees_the_expired() {
     for number in 0..120 {
         let tag = random.next() | 1;
         // Half of the states are of window 0, which has passed at the moment of the sweep.
-        shard.keep(Place::Absent, tag, &limit, Kept::Numbers([number % 2 * 5, 1, 0]));
+        shard.write_state(Place::Absent, tag, &limit, StateUpdate::Numbers([number % 2 * 5, 1, 0]));
     }
     let mut expired = 0;
     for _ in 0..12 {
@@ -131,20 +131,20 @@ fn log_chains_hold_what_a_queue_holds() {
                     model.clear();
                 }
                 12 if !model.is_empty() => {
-                    let kept = random.below(model.len() as u64 + 1) as usize;
-                    let mut moved: Vec<_> = model.drain(kept..).filter(|_| random.below(3) > 0).collect();
+                    let retained = random.below(model.len() as u64 + 1) as usize;
+                    let mut moved: Vec<_> = model.drain(retained..).filter(|_| random.below(3) > 0).collect();
                     if let Some((_, cost)) = moved.first_mut() {
                         *cost += 1;
                     }
                     model.extend(&moved);
-                    chains[key] = log_pool::rewrite(&mut heap, chains[key], kept, &moved);
+                    chains[key] = log_pool::rewrite(&mut heap, chains[key], retained, &moved);
                 }
                 action => {
-                    let gone = random.below(model.len() as u64 + 1) as usize * usize::from(action < 4);
-                    let shift = if action == 5 && gone < model.len() { -1 } else { 0 };
+                    let expired = random.below(model.len() as u64 + 1) as usize * usize::from(action < 4);
+                    let shift = if action == 5 && expired < model.len() { -1 } else { 0 };
                     let cost = random.below(9) as i64 + 1 + if random.below(20) == 0 { 1 << 27 } else { 0 };
                     let time = 10_000 + time / 3 + shift;
-                    model.drain(..gone);
+                    model.drain(..expired);
                     for entry in model.iter_mut() {
                         entry.0 += shift;
                     }
@@ -152,7 +152,7 @@ fn log_chains_hold_what_a_queue_holds() {
                         Some(newest) if newest.0 == time => newest.1 += cost,
                         _ => model.push_back((time, cost)),
                     }
-                    let charge = LogCharge { gone, shift, time, cost };
+                    let charge = LogCharge { expired, shift, time, cost };
                     let (made, held) = (heap.made_blocks(), heap.head().held as usize);
 
                     let takes_block = log_pool::takes_block(heap.blocks(), chains[key], &charge);
@@ -162,7 +162,7 @@ fn log_chains_hold_what_a_queue_holds() {
                     }
                     chains[key] = log_pool::record(&mut heap, chains[key], &charge).expect("a block");
                     let more = heap.made_blocks() > made || heap.head().held as usize > held;
-                    assert!(takes_block || !more, "a block that was not told of, seed {seed}");
+                    assert!(takes_block || !more, "a block that was not announced, seed {seed}");
                 }
             }
             for (chain, model) in chains.iter().zip(&models) {

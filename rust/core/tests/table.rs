@@ -1,4 +1,4 @@
-//! The table as its callers see it: exact under threads, bounded, and deaf to chosen keys.
+//! The table as its callers see it: exact under threads, bounded, and robust against chosen keys.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -19,7 +19,7 @@ type Table = table::Table<ProcessStorage>;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
-/// Those of rates: leases have tests of their own.
+/// The algorithms of rates: leases have tests of their own.
 const ALGORITHMS: [Algorithm; 8] = [
     Algorithm::FixedWindow,
     Algorithm::SlidingLog,
@@ -31,7 +31,7 @@ const ALGORITHMS: [Algorithm; 8] = [
     Algorithm::CalendarWindow,
 ];
 
-/// What no lock of this process can refuse, of states that this process wrote.
+/// The result of a call that cannot fail on states that this process wrote.
 fn sure<T>(result: Result<T, DamagedState>) -> T {
     result.expect("a sound state")
 }
@@ -65,7 +65,7 @@ fn check<'limit>(table: &Table, limit: &'limit Registered, key: &str) -> Check<'
 }
 
 #[test]
-fn threads_that_ask_at_once_pass_exactly_the_limit() {
+fn concurrent_threads_pass_exactly_the_limit() {
     for algorithm in ALGORITHMS {
         for round in 0..20 {
             let table = table(100_000, OnFull::Forget);
@@ -204,8 +204,8 @@ fn what_is_given_back_whole_takes_no_room() {
     assert_eq!((stats.keys, stats.expired, stats.evicted, stats.refused_full), (0, 0, 0, 0));
 }
 
-/// Make so many limits known that nothing uses; they are given back whenever there are more than 4096.
-fn pass_by(table: &Table, count: usize, now_us: i64) -> Vec<u32> {
+/// Register unused limits; they are dropped whenever there are more than 4096.
+fn register_unused(table: &Table, count: usize, now_us: i64) -> Vec<u32> {
     let limit = Limit::new(Algorithm::TokenBucket, 1, 5, 3_600_000_000, 1).expect("a limit");
     let define = |number: usize| {
         let scope = format!("passing by {number}");
@@ -218,7 +218,7 @@ fn pass_by(table: &Table, count: usize, now_us: i64) -> Vec<u32> {
 #[test]
 fn limits_that_nothing_uses_give_their_numbers_back() {
     let table = table(100, OnFull::Refuse);
-    assert!(pass_by(&table, 50_000, NOW_US).into_iter().all(|number| number <= 4096));
+    assert!(register_unused(&table, 50_000, NOW_US).into_iter().all(|number| number <= 4096));
 }
 
 #[test]
@@ -229,14 +229,14 @@ fn a_limit_that_is_held_or_has_a_state_keeps_its_number() {
     let (held_number, used_number) = (held.number(), used.number());
     assert!(sure(table.apply(&[check(&table, &used, "key")], NOW_US, HIT)).allowed);
     drop(used);
-    assert!(pass_by(&table, 10_000, NOW_US).iter().all(|number| ![held_number, used_number].contains(number)));
+    assert!(register_unused(&table, 10_000, NOW_US).iter().all(|number| ![held_number, used_number].contains(number)));
     assert_eq!(held.number(), held_number);
     let again = limit(&table, "used", Algorithm::TokenBucket, 5);
     assert_eq!(again.number(), used_number);
     assert_eq!(sure(table.apply(&[check(&table, &again, "key")], NOW_US, HIT)).readings.all()[0].remaining, 3);
     drop(again);
     let refilled_us = NOW_US + 2 * 3_600_000_000;
-    assert!(pass_by(&table, 20_000, refilled_us).contains(&used_number), "its state is the same as none now");
+    assert!(register_unused(&table, 20_000, refilled_us).contains(&used_number), "its state is the same as none now");
     assert_eq!(sure(table.stats()).keys, 0);
 }
 

@@ -1,4 +1,4 @@
-//! A zone as its callers see it: exact under threads, and mended where a process left it half written.
+//! A zone as its callers see it: exact under threads, and mended where a process left it inconsistent.
 
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
@@ -114,7 +114,7 @@ fn a_zone_whose_logs_and_holds_leave_no_room_for_a_state_is_refused() {
 }
 
 #[test]
-fn threads_that_ask_at_once_pass_exactly_the_limit() {
+fn concurrent_threads_pass_exactly_the_limit() {
     // Places in flight are taken by holds, not by hits.
     for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Concurrent) {
         let table = table(1 << 20);
@@ -147,21 +147,21 @@ fn threads_that_ask_at_once_pass_exactly_the_limit() {
 }
 
 #[test]
-fn who_waits_for_a_lane_holds_no_other() {
+fn a_thread_that_waits_for_a_lane_holds_no_other() {
     let table = table(1 << 20);
     let limit = limit(&table, "limit", Algorithm::FixedWindow, 1_000_000);
     let keys = keys_in_shards(&table, 2);
     let high = table.storage().shard_of(check(&table, &limit, &keys[1]).key);
     let waiting = AtomicBool::new(true);
-    let told = thread::scope(|scope| {
+    let answers = thread::scope(|scope| {
         let stopped = table.storage().lock(high).expect("a lock");
         let waiter = scope.spawn(|| {
-            let mut told = Vec::new();
+            let mut answers = Vec::new();
             while waiting.load(Ordering::Relaxed) {
                 let checks = [check(&table, &limit, &keys[0]), check(&table, &limit, &keys[1])];
-                told.push(table.apply(&checks, NOW_US, HIT).map(drop));
+                answers.push(table.apply(&checks, NOW_US, HIT).map(drop));
             }
-            told
+            answers
         });
         for _ in 0..20 {
             thread::sleep(std::time::Duration::from_millis(20));
@@ -171,14 +171,14 @@ fn who_waits_for_a_lane_holds_no_other() {
             );
         }
         waiting.store(false, Ordering::Relaxed);
-        let told = waiter.join().expect("no panic");
+        let answers = waiter.join().expect("no panic");
         drop(stopped);
-        told
+        answers
     });
     let myself = fs::read_link("/proc/thread-self").expect("a number");
     let myself = myself.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
-    assert!(!told.is_empty());
-    assert!(told.iter().all(|told| *told == Err(Unusable::Stuck(myself.expect("a number")))), "{told:?}");
+    assert!(!answers.is_empty());
+    assert!(answers.iter().all(|answer| *answer == Err(Unusable::Stuck(myself.expect("a number")))), "{answers:?}");
     assert_eq!(remaining(&table, &limit, &keys[1]), 1_000_000, "a thread that got the error charged nothing");
 }
 
@@ -207,7 +207,8 @@ fn what_was_written_and_not_committed_is_taken_back() {
 
 #[test]
 fn charges_in_several_lanes_count_together_or_not_at_all() {
-    // The process that dies may have committed nothing, decided, or committed some; the next may come to any shard first.
+    // The process that dies may have committed nothing, decided, or committed some; the next may come to any shard
+    // first.
     for (decided, committed) in [(false, 0), (true, 0), (true, 1), (true, 2)] {
         for first in 0..3 {
             let table = table(1 << 20);
@@ -235,7 +236,7 @@ fn charges_in_several_lanes_count_together_or_not_at_all() {
             }
             drop(guards);
             let expected = if decided { 50 } else { 99 };
-            // The leader goes on to other turns before the last follower is looked at.
+            // The leader goes on to other turns before the last follower is locked.
             assert_eq!(remaining(&table, &limit, &keys[first]), expected);
             if first == 0 {
                 table.apply(&checks[..2], NOW_US, HIT).expect("a lock");

@@ -1,12 +1,12 @@
-//! The bounded run of what the fuzzers ask: all seeds as they are, then so many changed ones, without their tools.
+//! A bounded run of the fuzz targets without the fuzzer: all seeds as they are, then a number of mutated ones.
 //!
-//! Seeds are in `rust/fuzz/seeds`, one a line with `\` escapes. The generator's failures repeat, and the input that fails
-//! is printed in the same form. `HEADGATE_FUZZ` is how many changed inputs there are.
+//! Seeds are in `rust/fuzz/seeds`, one a line with `\` escapes. The generator is deterministic, and a failing input is
+//! printed in the same form. `HEADGATE_FUZZ` is the number of mutated inputs.
 
 use std::path::Path;
 
-/// What is put between, or in place of, parts of seeds.
-const SIGNS: [&[u8]; 32] = [
+/// Tokens that are inserted into seeds, or replace parts of them.
+const TOKENS: [&[u8]; 32] = [
     b"\r\n",
     b"\r",
     b"\n",
@@ -41,36 +41,36 @@ const SIGNS: [&[u8]; 32] = [
     b"x: y\r\n",
 ];
 
-/// Beyond this, inputs grow no longer.
+/// The length beyond which inputs do not grow.
 const LONGEST: usize = 4096;
 
-/// Ask a target about each of its seeds, and about `count` changed ones where `HEADGATE_FUZZ` gives no other number.
-pub fn each(target: &str, count: usize, ask: fn(&[u8])) {
+/// Run a target on each of its seeds, and on `count` mutated ones, or as many as `HEADGATE_FUZZ` says.
+pub fn each(target: &str, count: usize, check: fn(&[u8])) {
     let seeds = seeds(target);
     assert!(!seeds.is_empty(), "{target} has no seeds");
     for seed in &seeds {
-        Asked(seed).about(ask);
+        Input(seed).run(check);
     }
     let count = std::env::var("HEADGATE_FUZZ").ok().and_then(|count| count.parse().ok()).unwrap_or(count);
     let mut random = Random(0x5EED);
     for _ in 0..count {
-        Asked(&changed(&seeds, &mut random)).about(ask);
+        Input(&mutated(&seeds, &mut random)).run(check);
     }
 }
 
-/// An input that is told where it fails.
-struct Asked<'a>(&'a [u8]);
+/// An input that is printed where the target panics.
+struct Input<'a>(&'a [u8]);
 
-impl Asked<'_> {
-    fn about(self, ask: fn(&[u8])) {
-        ask(self.0);
+impl Input<'_> {
+    fn run(self, check: fn(&[u8])) {
+        check(self.0);
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for Input<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("it was asked about {}", self.0.escape_ascii());
+            eprintln!("the failing input is {}", self.0.escape_ascii());
         }
     }
 }
@@ -78,7 +78,7 @@ impl Drop for Asked<'_> {
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds").join(format!("{target}.txt"));
     let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    text.lines().map(|line| read(line).unwrap_or_else(|| panic!("{target} has a seed that is none: {line}"))).collect()
+    text.lines().map(|line| read(line).unwrap_or_else(|| panic!("{target} has a malformed seed: {line}"))).collect()
 }
 
 /// Bytes as `escape_ascii` writes them.
@@ -108,7 +108,7 @@ fn read(line: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn changed(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+fn mutated(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut bytes = seeds[random.below(seeds.len())].clone();
     for _ in 0..1 + random.below(4) {
         let place = random.below(bytes.len() + 1);
@@ -126,7 +126,7 @@ fn changed(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
                 bytes.splice(place..place, again);
             }
             4 if place < bytes.len() => bytes[place] ^= 1 << random.below(8),
-            _ => drop(bytes.splice(place..end, SIGNS[random.below(SIGNS.len())].iter().copied())),
+            _ => drop(bytes.splice(place..end, TOKENS[random.below(TOKENS.len())].iter().copied())),
         }
     }
     bytes

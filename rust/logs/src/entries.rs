@@ -1,22 +1,22 @@
-//! Entries of logs, kept in little room: the texts of all of them lie in one buffer.
+//! Compact storage for log entries: the texts of all entries lie in one buffer.
 
 use crate::LogLine;
 
-/// Stands for the length of the method of an entry that was not read from a line.
+/// The `method_bytes` of an entry that was not read from a line.
 const OTHER: u8 = u8::MAX;
 
-/// Where an entry is.
+/// The place of an entry.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     time_us: i64,
-    /// Where the texts of a line begin: client, method, path. Of another entry, its place among those.
+    /// Where the texts of a line begin: client, method, path. Of an entry of another kind, its index among those.
     place: usize,
     client_bytes: u16,
     path_bytes: u16,
     method_bytes: u8,
 }
 
-/// Entries of a log in some order: lines that were read here, and others, which are of a kind of their own.
+/// Entries of a log in some order: lines that were read here, and entries of another kind.
 #[derive(Debug)]
 pub struct Entries<T> {
     texts: String,
@@ -92,7 +92,7 @@ impl<T> Entries<T> {
         self.records.push(Record { time_us, place, client_bytes: 0, path_bytes: 0, method_bytes: OTHER });
     }
 
-    /// Move an entry of `from` here, by its place; it is not to be asked for there again.
+    /// Move an entry of `from` here, by its index; it must not be read from there again.
     #[inline]
     fn take(&mut self, from: &mut Self, index: usize) {
         let record = from.records[index];
@@ -125,14 +125,14 @@ impl<T> Entries<T> {
         *from = Self::default();
     }
 
-    /// Put them in the order of their times; those of one moment keep theirs.
+    /// Sort the entries by time; entries of one moment keep their order.
     pub fn sort(&mut self) {
         if !self.records.is_sorted_by_key(|record| record.time_us) {
             self.records.sort_by_key(|record| record.time_us);
         }
     }
 
-    /// Take the first so many out.
+    /// Take the first `count` entries out.
     pub fn take_first(&mut self, count: usize) -> Self {
         let (mut first, mut rest) = (Self::default(), Self::default());
         first.records.reserve(count.min(self.len()));
@@ -144,7 +144,7 @@ impl<T> Entries<T> {
         first
     }
 
-    /// Leave out what does not lie between two moments, the second not included; how many that were.
+    /// Drop the entries outside of two moments, the second not included; returns how many were dropped.
     pub fn retain_within(&mut self, from_us: i64, to_us: i64) -> usize {
         let before = self.len();
         self.records.retain(|record| (from_us..to_us).contains(&record.time_us));
@@ -154,32 +154,32 @@ impl<T> Entries<T> {
 
 /// Lists of entries in the order of their times, each followed by others, merged into one.
 ///
-/// Of entries of one moment those of the first list come first.
+/// Among entries of one moment, those of the first list come first.
 #[derive(Debug)]
 pub struct Merge<T> {
-    /// The list at hand of each, and how many of it were taken; None behind its last.
+    /// The current list of each, and how many of its entries were taken; None after the last list.
     lists: Vec<Option<(Entries<T>, usize)>>,
 }
 
 impl<T> Merge<T> {
-    /// Of so many lists, none of which is at hand yet.
+    /// A merge of this many lists, none of which has been given yet.
     pub fn new(lists: usize) -> Self {
         Self { lists: (0..lists).map(|_| Some((Entries::default(), 0))).collect() }
     }
 
-    /// The first list of which no entry is at hand, but may follow.
+    /// The first list that has no entry left, but may be continued.
     pub fn wants(&self) -> Option<usize> {
         self.lists.iter().position(|list| list.as_ref().is_some_and(|(entries, taken)| *taken == entries.len()))
     }
 
-    /// What follows of a list; None for nothing.
+    /// Continue a list; None ends it.
     pub fn give(&mut self, list: usize, entries: Option<Entries<T>>) {
         if let Some(place) = self.lists.get_mut(list) {
             *place = entries.map(|entries| (entries, 0));
         }
     }
 
-    /// All entries that can be told to come next, until a list ends.
+    /// All entries whose order is certain, until a list has no entry left.
     pub fn merged(&mut self) -> Entries<T> {
         let mut merged = Entries::default();
         while self.wants().is_none() {

@@ -1,16 +1,16 @@
 //! The start of a line of the common log format, for replaying millions of them.
 //!
-//! Only lines without surprises are read: all else is left to `headgate.replay.common_log`, which gives
+//! Only plain lines are read: all else is left to `headgate.replay.common_log`, which gives
 //! the same answer for every line that is read here.
 
 pub mod entries;
 
 /// `headgate.replay.entries.LONGEST_LINE`.
 const LONGEST_LINE: usize = 65_536;
-/// The latest moment that a limit can be asked at, in microseconds since the epoch: 142 years.
+/// The latest moment that a limit can decide at, in microseconds since the epoch: 142 years.
 pub const LATEST_US: i64 = 1 << 52;
 
-/// What a replay needs of a line.
+/// The fields of a line that a replay needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLine<'line> {
     /// Microseconds since the epoch.

@@ -12,7 +12,9 @@ use headgate_core::shard::registered::{Definition, Registered, Registration};
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Answer, Check, Mode};
 use headgate_core::table::known_hold::{Measured, SettledOne};
-use headgate_core::table::settling::{Asked, Extension, HoldRequest, HoldTimes, Misuse, Outcome, Reserved, Settlement};
+use headgate_core::table::settling::{
+    CallerLimits, Extension, HoldRequest, HoldTimes, Misuse, Outcome, Reserved, Settlement,
+};
 use headgate_core::table::storage::{Stats, Storage};
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 use headgate_core::zone::storage::ZoneStorage;
@@ -140,25 +142,25 @@ impl AnyTable {
         id: HoldId,
         shard_number: usize,
         actuals: &[Option<i64>],
-        limits: &Asked<'_>,
+        limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> PyResult<Result<Settlement, Misuse>> {
         self.check_holds(&[])?;
         call_table!(self.commit(id, shard_number, actuals, limits, now_us))
     }
 
-    /// See `Table::commit_untold`.
+    /// See `Table::commit_outcome`.
     #[inline(always)]
-    pub fn commit_untold(
+    pub fn commit_outcome(
         &self,
         id: HoldId,
         shard_number: usize,
         actuals: &[Option<i64>],
-        limits: &Asked<'_>,
+        limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> PyResult<Result<Outcome, Misuse>> {
         self.check_holds(&[])?;
-        call_table!(self.commit_untold(id, shard_number, actuals, limits, now_us))
+        call_table!(self.commit_outcome(id, shard_number, actuals, limits, now_us))
     }
 
     /// See `Table::commit_one`.
@@ -181,7 +183,7 @@ impl AnyTable {
         shard_number: usize,
         lease_us: i64,
         more: &[i64],
-        limits: &Asked<'_>,
+        limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> PyResult<Result<Extension, Misuse>> {
         self.check_holds(&[])?;
@@ -217,7 +219,7 @@ impl AnyTable {
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => {
                 let logs = checks.iter().filter(|check| check.limit.limit.algorithm == Algorithm::SlidingLog).count();
-                match table.storage().unheld(checks.len(), logs) {
+                match table.storage().hold_error(checks.len(), logs) {
                     None => Ok(()),
                     Some(fault) => Err(headgate_error("ConfigError", fault)),
                 }

@@ -9,7 +9,7 @@ use headgate_core::limit::Algorithm;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check, Mode};
 use headgate_core::table::known_hold::Measured;
-use headgate_core::table::settling::{Asked, HoldRequest, HoldTimes, Reserved};
+use headgate_core::table::settling::{CallerLimits, HoldRequest, HoldTimes, Reserved};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -450,7 +450,7 @@ impl BoundLimits {
 
     /// The registered limits, which holds are settled through.
     #[inline]
-    fn registered_limits(&self) -> Asked<'_> {
+    fn registered_limits(&self) -> CallerLimits<'_> {
         self.members.iter().map(|member| &*member.limit).collect()
     }
 
@@ -613,7 +613,7 @@ impl BoundLimits {
         let (this, py) = (slf.get(), slf.py());
         let now_us = this.clock.now_us(py)?;
         let outcome =
-            this.table.commit_untold(id.digest, usize::from(id.place), actuals, &this.registered_limits(), now_us)?;
+            this.table.commit_outcome(id.digest, usize::from(id.place), actuals, &this.registered_limits(), now_us)?;
         let outcome = outcome.map_err(|fault| misuse(fault, actuals.len(), |salt| this.name_of(py, salt)))?;
         this.notify_waiting(py, id.place)?;
         Ok(outcome_name(outcome))

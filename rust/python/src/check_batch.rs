@@ -141,8 +141,8 @@ impl CheckBatch {
         let (mut reader, mut answers) = (Bulks(data), Vec::with_capacity(self.sent.len()));
         for (place, is_native) in &self.sent {
             let reply = match reader.next() {
-                Bulk::Whole(reply) if *is_native => reply,
-                Bulk::Part => return Ok((0, vec![])),
+                Bulk::Complete(reply) if *is_native => reply,
+                Bulk::Partial => return Ok((0, vec![])),
                 _ => return Ok((-1, vec![])),
             };
             let check = self.check(*place)?;

@@ -67,7 +67,7 @@ pub fn standings<'py>(py: Python<'py>, definitions: &Py<PyTuple>, after: &[Stand
     let kind = py.import("headgate.holding")?.getattr("Standing")?;
     let mut each = Vec::with_capacity(after.len());
     for standing in after {
-        let definition = definitions.bind(py).get_item(standing.asked)?;
+        let definition = definitions.bind(py).get_item(standing.limit)?;
         each.push(kind.call1((definition, standing.remaining, standing.reset_after_us))?);
     }
     PyTuple::new(py, each)
@@ -176,7 +176,7 @@ impl Settlement {
                 let answer = (reader.read)(bound.bind(py), &settled_one.measured)?;
                 let Reading { remaining, reset_after_us, .. } = answer.readings.all()[0];
                 let definitions = (reader.definitions)(bound.bind(py))?;
-                standings(py, &definitions, &[Standing { asked: 0, remaining, reset_after_us }])
+                standings(py, &definitions, &[Standing { limit: 0, remaining, reset_after_us }])
             }
             Results::Many(definitions, settlement) => standings(py, definitions, &settlement.after),
             Results::Python(_, after, _) => Ok(after.bind(py).clone()),

@@ -7,7 +7,7 @@ use headgate_core::memory::shared::{file_system, same_file};
 use headgate_core::table;
 use headgate_core::table::storage::Storage;
 use headgate_core::zone::header::Birth;
-use headgate_core::zone::inspection::Looked;
+use headgate_core::zone::inspection::KeyState;
 use headgate_core::zone::layout::Layout;
 use headgate_core::zone::line_layout::GROUPS;
 use headgate_core::zone::storage::ZoneStorage;
@@ -136,14 +136,14 @@ impl Zone {
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let key = hash_key(key, self.inner.seed())?;
         let now_us = self.moment(now_us)?;
-        let found = guarded(|| self.table()?.storage().look(key, now_us).map_err(unusable))?;
-        let write = |looked: Looked| {
+        let found = guarded(|| self.table()?.storage().inspect(key, now_us).map_err(unusable))?;
+        let write = |state: KeyState| {
             let dict = PyDict::new(py);
-            dict.set_item("limit", looked.place)?;
-            dict.set_item("remaining", looked.reading.remaining)?;
-            dict.set_item("reset_after_us", looked.reading.reset_after_us)?;
-            dict.set_item("next_after_us", looked.reading.next_after_us)?;
-            dict.set_item("refused", looked.refused)?;
+            dict.set_item("limit", state.place)?;
+            dict.set_item("remaining", state.reading.remaining)?;
+            dict.set_item("reset_after_us", state.reading.reset_after_us)?;
+            dict.set_item("next_after_us", state.reading.next_after_us)?;
+            dict.set_item("refused", state.refused)?;
             Ok(dict)
         };
         found.into_iter().map(write).collect()

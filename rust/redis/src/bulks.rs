@@ -1,24 +1,24 @@
-//! Replies that are strings of bytes, as most replies of scripts are, among the bytes that came on a connection.
+//! Bulk strings, as most replies of scripts are, among the bytes received on a connection.
 
-/// Digits of the length of a reply; a longer one is no usual reply.
+/// The most digits of the length of a usual reply.
 const MOST_DIGITS: usize = 4;
 
-/// The replies at the beginning of some bytes; what is left are those that follow.
+/// The replies at the beginning of some bytes; the field is what has not been read yet.
 pub struct Bulks<'a>(pub &'a [u8]);
 
-/// What comes next.
+/// The next reply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Bulk<'a> {
-    /// A string of bytes.
-    Whole(&'a [u8]),
-    /// The beginning of one, or nothing.
-    Part,
-    /// Something else.
+    /// A complete bulk string.
+    Complete(&'a [u8]),
+    /// The beginning of a bulk string, or nothing.
+    Partial,
+    /// Anything else.
     Other,
 }
 
 impl<'a> Bulks<'a> {
-    /// What comes next, which is left where it is not a whole string.
+    /// Read the next reply; the bytes stay where it is not a complete bulk string.
     #[allow(clippy::should_implement_trait)] // it does not end
     pub fn next(&mut self) -> Bulk<'a> {
         let mut length = 0;
@@ -30,24 +30,24 @@ impl<'a> Bulks<'a> {
                 _ => return Bulk::Other,
             }
         }
-        Bulk::Part
+        Bulk::Partial
     }
 
-    /// The text of a length whose end is there.
+    /// Read the text of this length, whose length line ends at `end`.
     fn text(&mut self, end: usize, length: usize) -> Bulk<'a> {
-        let (start, whole) = (end + 2, end + 2 + length + 2);
+        let (start, total) = (end + 2, end + 2 + length + 2);
         if self.0.get(end + 1).is_some_and(|byte| *byte != b'\n') {
             return Bulk::Other;
         }
-        if self.0.len() < whole {
-            return Bulk::Part;
+        if self.0.len() < total {
+            return Bulk::Partial;
         }
-        let (text, left) = self.0.split_at(whole);
+        let (text, left) = self.0.split_at(total);
         if !text.ends_with(b"\r\n") {
             return Bulk::Other;
         }
         self.0 = left;
-        Bulk::Whole(&text[start..start + length])
+        Bulk::Complete(&text[start..start + length])
     }
 }
 
@@ -64,16 +64,16 @@ mod tests {
                 if end < until {
                     break;
                 }
-                assert_eq!(bulks.next(), Bulk::Whole(text));
+                assert_eq!(bulks.next(), Bulk::Complete(text));
             }
             let left = bulks.0;
-            let expected = if left.first() == Some(&b':') { Bulk::Other } else { Bulk::Part };
+            let expected = if left.first() == Some(&b':') { Bulk::Other } else { Bulk::Partial };
             assert_eq!((bulks.next(), bulks.0), (expected, left), "{end}");
         }
     }
 
     #[test]
-    fn everything_else_is_told_apart_at_once() {
+    fn everything_else_is_detected_at_once() {
         for bytes in [
             &b":1\r\n"[..],
             b"-NOSCRIPT",

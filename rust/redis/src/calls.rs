@@ -1,14 +1,14 @@
-//! Calls of scripts as the bytes of a command: `headgate.stores.redis.commands`.
+//! Packing calls of scripts as the bytes of commands: `headgate.stores.redis.commands`.
 
 use headgate_core::limit::Limit;
 use smallvec::SmallVec;
 
-/// Bytes of a key's text in the name of a Redis key; a longer one is named by its digest, which Python makes.
+/// The most bytes of a key's text in the name of a Redis key; longer ones are named by a digest, which Python computes.
 const LONGEST_NAME: usize = 128;
 
-/// What a script is told to do: charge.
+/// The argument that tells a script to charge.
 const HIT: f64 = 0.0;
-/// That no delay is too long, and that the server's own clock is asked.
+/// The argument for "no delay is too long", and for "use the server's own clock".
 const NONE: f64 = -1.0;
 
 /// A limit as the scripts see it: `headgate.stores.redis.commands.Member`.
@@ -16,26 +16,26 @@ const NONE: f64 = -1.0;
 pub struct Member {
     /// Its integers.
     pub limit: Limit,
-    /// The same as the scripts read them.
+    /// The integers in the form that the scripts read.
     pub numbers: Box<[u8]>,
-    /// The field of its state.
+    /// The hash field of its state.
     pub field: Box<[u8]>,
-    /// What tells the script for any number of limits how to decide it.
+    /// The byte that tells the script for any number of limits which algorithm to use.
     pub kind: u8,
-    /// Whether it only watches.
+    /// Whether it is a shadow limit.
     pub shadow: bool,
-    /// Which of an operation's keys and costs are its own.
+    /// The index of its key and cost among those of an operation.
     pub group: usize,
     /// What follows the key in the name of its Redis key.
     pub tail: Box<[u8]>,
 }
 
-/// What a script takes beside its keys.
+/// The arguments of a script beside its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// The numbers of one limit.
     One,
-    /// Those of a few limits.
+    /// The numbers of a few limits.
     Few,
     /// Kinds, and then the numbers and the field of each of any number of limits.
     Several,
@@ -44,20 +44,20 @@ pub enum Form {
 /// A script that decides the limits.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// The name that a server has for it, in hexadecimal.
+    /// Its SHA1 digest in hexadecimal, by which a server knows it.
     pub sha: Box<[u8]>,
-    /// What it takes.
+    /// The arguments it takes.
     pub form: Form,
 }
 
-/// What is asked for limits that are decided together, by one call.
+/// The call that decides a set of limits together.
 #[derive(Clone, Debug)]
 pub struct Calls {
-    /// What stands before the key in the name of a Redis key.
+    /// The prefix before the key in the name of a Redis key.
     pub head: Box<[u8]>,
     /// The limits, in the order of their definitions.
     pub members: Box<[Member]>,
-    /// The same in the order in which scripts are given them.
+    /// The indexes of the limits in the order that the scripts get them in.
     pub order: Box<[usize]>,
     /// The script for limits of one Redis key.
     pub together: Script,
@@ -73,7 +73,7 @@ impl Calls {
 
     /// Add the command that charges a key and a cost for each group, at a moment or by the server's clock.
     ///
-    /// The keys are texts of `encode_key` that `can_pack` has seen.
+    /// The keys are texts of `encode_key` for which `can_pack` holds.
     pub fn pack<K: AsRef<str>>(&self, keys: &[K], costs: &[i64], now_us: Option<i64>, packed: &mut Vec<u8>) {
         let in_order = || self.order.iter().map(|place| &self.members[*place]);
         let first = &self.members[self.order[0]];
@@ -138,7 +138,7 @@ impl Calls {
     }
 }
 
-/// A word of a command, which is put together of parts.
+/// Append a word of a command, joined from parts.
 fn push(packed: &mut Vec<u8>, parts: &[&[u8]]) {
     push_head(packed, b'$', parts.iter().map(|part| part.len()).sum());
     for part in parts {

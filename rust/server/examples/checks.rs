@@ -1,4 +1,4 @@
-//! A door that answers `/check/default` from a table, one limit for each client: what is measured of the door alone.
+//! A door that answers `/check/default` from a table, one limit for each client, to measure the door alone.
 //!
 //! `cargo run --release --package headgate-server --example checks -- THREADS SOCKETS` prints its address, and ends
 //! with its standard input. With several sockets the system spreads the connections over the threads.
@@ -65,7 +65,7 @@ fn main() -> io::Result<()> {
     io::stdin().read_to_end(&mut vec![]).map(|_| ())
 }
 
-/// So many sockets on one free port.
+/// `count` sockets on one free port.
 fn listen(count: usize) -> io::Result<Vec<TcpListener>> {
     let mut address: SocketAddr = ([127, 0, 0, 1], 0).into();
     let mut listeners = vec![];

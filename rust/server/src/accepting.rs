@@ -11,30 +11,31 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::connection::{Connection, Wish};
-use crate::handshake::{Handshake, shake_hands};
+use crate::connection::{Connection, Signal};
+use crate::handshake::{Handshake, perform_handshake};
 use crate::intake::Intake;
-use crate::limbo::{Protocol, protocol_of};
 use crate::problems::Refusal;
+use crate::protocol::{Protocol, protocol_of};
 use crate::registry::Admission;
 use crate::transport::Transport;
 use crate::worker::Worker;
 use crate::{http1, http2};
 
-/// How often the clock is looked at, and at clients that have taken too long.
+/// How often the clock is updated, and clients that have taken too long are found.
 const TICK: Duration = Duration::from_millis(100);
 
 /// How long connections on which nothing has begun outlive the port: a request may be on its way.
 const QUIET: Duration = Duration::from_millis(500);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long nothing is accepted where there are too many connections, so that those that give way have gone.
-const GOING: Duration = Duration::from_millis(1);
+/// The pause in accepting where there are too many connections, so that those that give way can end.
+const OVERFLOW_PAUSE: Duration = Duration::from_millis(1);
 
-/// How long nothing is accepted where there are no descriptors.
-const BREATH: Duration = Duration::from_millis(50);
+/// The pause in accepting where there are no descriptors left.
+const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serve the connections of a listening socket until told within which time to end; returns when all have ended.
+/// Serve the connections of a listening socket until `ending` gets the time within which to end; returns when all
+/// ended.
 pub async fn run(
     worker: Arc<Worker>,
     listener: StdListener,
@@ -50,11 +51,11 @@ pub async fn run(
                 Ok((stream, address)) => {
                     begin(&worker, stream, address.ip());
                     if worker.shared.registry.overflows() {
-                        sleep(GOING).await;
+                        sleep(OVERFLOW_PAUSE).await;
                     }
                 }
                 Err(error) if is_of_one_connection(&error) => {}
-                Err(_) => sleep(BREATH).await,
+                Err(_) => sleep(NO_DESCRIPTORS_PAUSE).await,
             },
             _ = ending.wait_for(Option::is_some) => break,
         }
@@ -72,14 +73,14 @@ async fn finish(
     let mut deadline = Instant::now() + within;
     let listener = listener.into_std()?;
     while let Ok((stream, address)) = listener.accept() {
-        // Those that wait to be accepted were connected: they are answered, too.
+        // Connections in the backlog are established: they are answered, too.
         stream.set_nonblocking(true)?;
         begin(worker, TcpStream::from_std(stream)?, address.ip());
     }
     drop(listener);
     let quiet_until = Instant::now() + QUIET.min(within);
     while worker.open.load(Relaxed) > 0 && Instant::now() < quiet_until && !ending.has_changed().unwrap_or(false) {
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
     while worker.open.load(Relaxed) > 0 {
         if ending.has_changed().unwrap_or(false) {
@@ -88,8 +89,8 @@ async fn finish(
         }
         worker.shared.registry.tick(); // the thread that ticks may have ended
         let is_over = Instant::now() >= deadline;
-        worker.shared.registry.want_of_all(if is_over { Wish::Abort } else { Wish::Close });
-        sleep(LOOK_EVERY).await;
+        worker.shared.registry.signal_all(if is_over { Signal::Abort } else { Signal::Close });
+        sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }
@@ -128,7 +129,7 @@ async fn serve(worker: &Arc<Worker>, stream: TcpStream, connection: Arc<Connecti
     let mut stream = match &worker.shared.tls {
         None => Transport::Plain(stream),
         // In a box, so that bare connections take no more memory for it.
-        Some(tls) => match Box::pin(shake_hands(tls.load_full(), stream, &connection, &bounds)).await {
+        Some(tls) => match Box::pin(perform_handshake(tls.load_full(), stream, &connection, &bounds)).await {
             Handshake::Done(transport) => transport,
             Handshake::Ended => return Ok(()),
             Handshake::Failed => {
@@ -158,7 +159,7 @@ async fn serve(worker: &Arc<Worker>, stream: TcpStream, connection: Arc<Connecti
     Ok(())
 }
 
-/// A connection that is open; however it ends, it is forgotten.
+/// An open connection; dropping it removes it from the registry.
 struct Open {
     worker: Arc<Worker>,
     connection: Arc<Connection>,
@@ -171,7 +172,7 @@ impl Drop for Open {
     }
 }
 
-/// Whether an error of `accept` is of the connection that was to be accepted, which has gone.
+/// Whether an error of `accept` concerns only the connection to be accepted, which is gone.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,15 +1,15 @@
-//! What one client can make the door hold and wait for: `headgate.service.http.bounds`, with what HTTP/2 adds.
+//! Bounds on what clients can make the door hold and wait for: `headgate.service.http.bounds`, plus those of HTTP/2.
 
 use std::time::Duration;
 
 /// Bounds of a door, of all its threads together.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// Connections that are open. Beyond that the one that has waited longest for its client is closed.
+    /// Open connections. Beyond that the one that has waited longest for its client is closed.
     pub connections: usize,
     /// Connections of one address; a gateway has one for all its clients, so usually there is no such bound.
     pub connections_of_client: usize,
-    /// Bytes of requests that have not come whole, and of responses that wait for their clients, on all connections.
+    /// Bytes of incomplete requests, and of responses that wait for their clients, on all connections.
     pub held_bytes: usize,
     /// The request line and all header fields, in bytes.
     pub head_bytes: usize,
@@ -21,7 +21,7 @@ pub struct Bounds {
     pub body_bytes: usize,
     /// How long a head may take from its first byte, and a new connection to send that byte.
     pub head: Duration,
-    /// How long a body may take; one that comes steadily may take longer.
+    /// How long a body may take; one that arrives steadily may take longer.
     pub body: Duration,
     /// How long a client may take to read what was sent.
     pub take: Duration,

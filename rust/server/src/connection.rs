@@ -1,4 +1,4 @@
-//! What is known of one connection by all that look at it: what it waits for, what it holds, and what is wanted of it.
+//! The shared state of one connection: what it waits for, what it holds, and the signals to it.
 
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -12,51 +12,51 @@ use crate::problems::Refusal;
 use crate::room::Room;
 use crate::waiting::Waiting;
 
-/// What is wanted of a connection; several things may be.
+/// A signal to a connection; it may have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Wish {
+pub enum Signal {
     /// Its client has taken too long to send something.
     Expire = 1,
-    /// Another connection needs its place, or what it holds.
+    /// Another connection needs its place, or the memory that it holds.
     GiveWay = 2,
-    /// The door closes: no further request.
+    /// The door closes: no further request is read.
     Close = 4,
-    /// It is cut off.
+    /// It is cut off at once.
     Abort = 8,
 }
 
 const NEVER: u64 = u64::MAX;
 
-/// One connection, as its own task, its exchanges and the registry see it.
+/// The state of one connection that its task, its exchanges and the registry share.
 pub struct Connection {
     pub id: u64,
     pub peer: IpAddr,
-    /// The same, as text: each of its requests is decided by it.
+    /// The same as text, by which each of its requests is decided.
     pub peer_text: Box<str>,
     pub waiting: Waiting,
     room: Arc<Room>,
     held: AtomicUsize,
-    wishes: AtomicU8,
-    /// Tells its task that there is a wish.
+    signals: AtomicU8,
+    /// Wakes its task for a signal.
     pub woken: Notify,
-    /// Tells exchanges that another connection needs what is held.
+    /// Wakes exchanges when another connection needs what is held.
     yielding: Notify,
-    /// Tells exchanges that the client sends no more.
+    /// Wakes exchanges when the client sends no more.
     left: Notify,
     has_left: AtomicBool,
-    /// What has come next is handed over when all before it is answered.
+    /// The next received request is handed over only when all before it are answered.
     holds_back: AtomicBool,
-    /// The request that is refused, counted from 0, and why; NEVER for none.
+    /// The request that is refused, counted from 0; NEVER for none.
     refused: AtomicU64,
     refusal: Mutex<Option<Refusal>>,
-    /// The request after which the connection ends.
+    /// The request after which the connection ends, counted from 0.
     last: AtomicU64,
-    told: AtomicBool,
+    end_announced: AtomicBool,
 }
 
 impl Connection {
-    /// Of a client that may take so long to read what was sent.
+    /// The state of a new connection; `take` is how long its client may take to read what was sent.
     pub fn new(id: u64, peer: IpAddr, room: Arc<Room>, take: Duration) -> Self {
         Self {
             id,
@@ -65,7 +65,7 @@ impl Connection {
             waiting: Waiting::new(Arc::clone(&room), take),
             room,
             held: AtomicUsize::new(0),
-            wishes: AtomicU8::new(0),
+            signals: AtomicU8::new(0),
             woken: Notify::new(),
             yielding: Notify::new(),
             left: Notify::new(),
@@ -74,56 +74,56 @@ impl Connection {
             refused: AtomicU64::new(NEVER),
             refusal: Mutex::new(None),
             last: AtomicU64::new(NEVER),
-            told: AtomicBool::new(false),
+            end_announced: AtomicBool::new(false),
         }
     }
 
-    /// Since when it waits for its client and for nothing else; None where it does not, or ends already.
+    /// Since when it waits for its client and for nothing else; None where it does not, or is ending.
     pub fn waiting_since_ms(&self) -> Option<u64> {
         if self.ends() { None } else { self.waiting.since_ms() }
     }
 
-    /// Since when it waits for its client to send the rest of what it holds, or to read that; None where it holds
-    /// nothing of that kind, or ends already.
+    /// Since when it waits for its client to send the rest of what it holds, or to read it; None where it holds
+    /// nothing, or is ending.
     pub fn holding_since_ms(&self) -> Option<u64> {
-        if self.ends() || self.held() == 0 { None } else { self.waiting.owed_since_ms() }
+        if self.ends() || self.held() == 0 { None } else { self.waiting.unfinished_since_ms() }
     }
 
     fn ends(&self) -> bool {
-        self.has(Wish::GiveWay) || self.has(Wish::Abort)
+        self.has(Signal::GiveWay) || self.has(Signal::Abort)
     }
 
-    /// Whether this is wanted of it.
-    pub fn has(&self, wish: Wish) -> bool {
-        self.wishes.load(Relaxed) & wish as u8 != 0
+    /// Whether it has this signal.
+    pub fn has(&self, signal: Signal) -> bool {
+        self.signals.load(Relaxed) & signal as u8 != 0
     }
 
-    /// Want something of it.
-    pub fn want(&self, wish: Wish) {
-        if self.wishes.fetch_or(wish as u8, Relaxed) & wish as u8 == 0 {
+    /// Signal the connection.
+    pub fn signal(&self, signal: Signal) {
+        if self.signals.fetch_or(signal as u8, Relaxed) & signal as u8 == 0 {
             self.woken.notify_one();
-            if wish == Wish::GiveWay {
+            if signal == Signal::GiveWay {
                 self.yielding.notify_waiters();
             }
         }
     }
 
-    /// The wish was seen to, and the connection goes on.
-    pub fn is_done_with(&self, wish: Wish) {
-        if self.has(wish) {
-            self.wishes.fetch_and(!(wish as u8), Relaxed);
+    /// Clear a signal that was handled: the connection goes on.
+    pub fn clear_signal(&self, signal: Signal) {
+        if self.has(signal) {
+            self.signals.fetch_and(!(signal as u8), Relaxed);
         }
     }
 
-    /// End in favour of another connection: at once where nothing can be told to the client.
+    /// End in favour of another connection: at once where no response can reach the client.
     pub fn give_way(&self) {
-        self.want(if self.waiting.can_be_cut_off() { Wish::Abort } else { Wish::GiveWay });
+        self.signal(if self.waiting.can_be_cut_off() { Signal::Abort } else { Signal::GiveWay });
     }
 
-    /// Wait until it has to give way.
+    /// Wait until it has to give way to another connection.
     pub async fn gives_way(&self) {
         let notified = self.yielding.notified();
-        if !self.has(Wish::GiveWay) {
+        if !self.has(Signal::GiveWay) {
             notified.await;
         }
     }
@@ -138,13 +138,13 @@ impl Connection {
         self.room.held()
     }
 
-    /// The client sends no more.
+    /// Record that the client sends no more.
     pub fn leave(&self) {
         self.has_left.store(true, Relaxed);
         self.left.notify_waiters();
     }
 
-    /// Wait until the client has said that it sends no more.
+    /// Wait until the client sends no more.
     pub async fn leaves(&self) {
         let left = self.left.notified();
         if !self.has_left() {
@@ -152,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is to be woken when all is answered that was handed over.
+    /// Set whether the connection is woken when all requests that were handed over are answered.
     pub fn hold_back(&self, holds_back: bool) {
         self.holds_back.store(holds_back, Relaxed);
     }
@@ -161,19 +161,19 @@ impl Connection {
         self.has_left.load(Relaxed)
     }
 
-    /// Refuse a request, counted from 0. It is the last one.
+    /// Refuse a request, counted from 0, which is the last one.
     pub fn refuse(&self, number: u64, refusal: Refusal) {
         *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
         self.refused.store(number, Relaxed);
     }
 
-    /// The body that is being read cannot be read further.
+    /// Refuse the body that is being read: it cannot be read further.
     pub fn refuse_body(&self, refusal: Refusal) {
         self.end_after(0);
         *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
     }
 
-    /// Why the body that was being read ended before its end.
+    /// Why reading the body stopped before its end.
     pub fn refusal_of_body(&self) -> Refusal {
         let refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone();
         refusal.unwrap_or_else(Refusal::malformed)
@@ -187,18 +187,19 @@ impl Connection {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// This request is the last one that is read.
+    /// Make this request the last one that is read.
     pub fn end_after(&self, number: u64) {
         self.last.fetch_min(number, Relaxed);
     }
 
-    /// The client was told that the connection ends; what it may have sent before it knew is still read.
-    pub fn tell(&self) {
-        self.told.store(true, Relaxed);
+    /// Record that a response announced the end of the connection; what the client sent before it read that is
+    /// discarded.
+    pub fn note_announced_end(&self) {
+        self.end_announced.store(true, Relaxed);
     }
 
-    pub fn was_told(&self) -> bool {
-        self.told.load(Relaxed)
+    pub fn has_announced_end(&self) -> bool {
+        self.end_announced.load(Relaxed)
     }
 
     pub fn ends_after(&self, number: u64) -> bool {
@@ -206,14 +207,14 @@ impl Connection {
     }
 }
 
-/// A request of a connection that is being answered, until what is sent of it has been handed to the protocol.
+/// A request that is being answered, until all of its response has been handed to the protocol.
 pub struct Answering(pub Arc<Connection>);
 
 impl Drop for Answering {
     fn drop(&mut self) {
         self.0.waiting.end();
         if self.0.has_left() || self.0.holds_back.load(Relaxed) {
-            self.0.woken.notify_one(); // now that all is answered, the protocol may learn of it
+            self.0.woken.notify_one(); // now that all is answered, the protocol may learn that the client has left
         }
     }
 }
@@ -236,22 +237,22 @@ impl Drop for AwaitedBody {
     }
 }
 
-/// What one unfinished request or unread response holds, in bytes; given back when it is dropped.
+/// The bytes that one unfinished request or unread response holds; released when this is dropped.
 pub struct Held<C: Deref<Target = Connection> = Arc<Connection>> {
     connection: C,
     bytes: usize,
 }
 
 impl<C: Deref<Target = Connection>> Held<C> {
-    /// Nothing so far.
+    /// A record that holds nothing so far.
     pub fn of(connection: C) -> Self {
         Self { connection, bytes: 0 }
     }
 
-    /// It holds so many bytes, in place of those before.
+    /// Set the number of bytes that it holds.
     pub fn set(&mut self, bytes: usize) {
         if bytes == self.bytes {
-            return; // as nearly always: a request comes whole
+            return; // as nearly always: a request arrives at once
         }
         if bytes > self.bytes {
             self.connection.held.fetch_add(bytes - self.bytes, Relaxed);
@@ -264,7 +265,7 @@ impl<C: Deref<Target = Connection>> Held<C> {
 }
 
 impl<C: Deref<Target = Connection>> Held<C> {
-    /// It holds so many bytes, or more if it did before.
+    /// Raise the number of bytes that it holds to `bytes`, if it is less.
     pub fn set_at_least(&mut self, bytes: usize) {
         self.set(bytes.max(self.bytes));
     }

@@ -1,4 +1,4 @@
-//! What the door asks about a check, and what it is answered.
+//! The interface between the door and its decider: checks and their answers.
 
 use std::fmt;
 use std::pin::{Pin, pin};
@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 /// How long a check that is decided in pieces has its thread to itself.
 const PIECE: Duration = Duration::from_micros(500);
 
-/// Decides checks. It is asked on the threads of the door, and must not block.
+/// Decides checks. It is called on the threads of the door, and must not block.
 pub trait Decide: Send + Sync {
     /// The answer to a check.
     fn decide(&self, check: &Check<'_>) -> Answer;
@@ -25,19 +25,19 @@ impl<D: Decide + ?Sized> Decide for Arc<D> {
     }
 }
 
-/// A request to the door that asks for a decision.
+/// A request to the door for a decision.
 pub struct Check<'a> {
-    /// What is asked.
+    /// What the check is about.
     pub question: Question<'a>,
     /// The method of the request to the door.
     pub method: &'a Method,
-    /// Its header fields; `host` is there if the client named one in any way.
+    /// Its header fields; `host` is among them if the client named one in any way.
     pub headers: &'a HeaderMap,
     /// The address of the client of the door, as text.
     pub peer: &'a str,
 }
 
-/// What a check asks.
+/// What a check is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question<'a> {
     /// `/check/{ruleset}` and `/check-403/{ruleset}`: whether the request that the header fields describe may pass.
@@ -59,18 +59,18 @@ pub enum Question<'a> {
 /// The answer to a check.
 #[derive(Debug)]
 pub enum Answer {
-    /// What the client gets.
+    /// The reply to the client.
     Reply(Reply),
-    /// The Python service is to answer: nothing was decided, and nothing charged.
+    /// The Python service must answer: nothing was decided, and nothing charged.
     Pass,
-    /// What the client gets when it is known; until then nothing waits for it but its own request.
+    /// A reply that is not known yet; nothing but its own request waits for it.
     Later(Later),
-    /// What takes long to decide, in pieces: the thread serves others between them, and one such check at a time.
+    /// A long decision in pieces: the thread serves others between them, and decides one such check at a time.
     InPieces(InPieces),
 }
 
 impl Answer {
-    /// The same as a whole, without serving others meanwhile: for owners of a decider that have no door.
+    /// The answer without pieces, decided without serving others meanwhile: for owners of a decider without a door.
     pub fn at_once(mut self) -> Self {
         while let Self::InPieces(pieces) = self {
             self = at_once(pieces.answer());
@@ -79,7 +79,7 @@ impl Answer {
     }
 }
 
-/// What a future gives that only ever waits to let others in between, or for what other threads do.
+/// The output of a future that only ever waits to let others run, or for other threads; this polls it in a loop.
 pub fn at_once<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     loop {
@@ -89,18 +89,18 @@ pub fn at_once<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Lets others have the thread once a piece has taken its time.
+/// Yields the thread to others once a piece has taken `PIECE`.
 pub struct Pieces {
     began: Instant,
 }
 
 impl Pieces {
-    /// The first one begins now.
+    /// Begin the first piece now.
     pub fn begin() -> Self {
         Self { began: Instant::now() }
     }
 
-    /// Go on, or let all others go first that are ready or have something to read.
+    /// Go on, or first let all others run that are ready or have something to read.
     pub async fn next(&mut self) {
         if self.began.elapsed() >= PIECE {
             yield_now().await;
@@ -109,11 +109,11 @@ impl Pieces {
     }
 }
 
-/// An answer that is decided in pieces on the thread that asked for it. Dropped, what is left of it is not decided.
+/// An answer that is decided in pieces on the calling thread. Where it is dropped, the rest of it is not decided.
 pub struct InPieces(Pin<Box<dyn Future<Output = Answer> + Send>>);
 
 impl InPieces {
-    /// What a future gives that awaits `Pieces`, and perhaps its turn before it begins.
+    /// The answer of a future that awaits `Pieces`, and perhaps its turn before it begins.
     pub fn new(answer: impl Future<Output = Answer> + Send + 'static) -> Self {
         Self(Box::pin(answer))
     }
@@ -130,11 +130,11 @@ impl fmt::Debug for InPieces {
     }
 }
 
-/// A reply that is awaited on the thread that asked for it. Dropped, it goes nowhere.
+/// A reply that is awaited on the calling thread. Where it is dropped, it is discarded.
 pub struct Later(Pin<Box<dyn Future<Output = Reply> + Send>>);
 
 impl Later {
-    /// What a future gives.
+    /// The reply of a future.
     pub fn new(reply: impl Future<Output = Reply> + Send + 'static) -> Self {
         Self(Box::pin(reply))
     }
@@ -151,14 +151,14 @@ impl fmt::Debug for Later {
     }
 }
 
-/// A response that is there as a whole.
+/// A complete response.
 #[derive(Debug)]
 pub struct Reply {
     /// Its status.
     pub status: StatusCode,
-    /// What `body` is; not sent where that is empty.
+    /// The content type of `body`; not sent where the body is empty.
     pub content_type: &'static str,
-    /// Header fields, in their order; all but those that any response has.
+    /// Header fields in order, without those that every response has.
     pub fields: Vec<(HeaderName, HeaderValue)>,
     /// Its body.
     pub body: Bytes,

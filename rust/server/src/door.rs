@@ -1,4 +1,4 @@
-//! The front door: its threads, and what may be asked of it while they run.
+//! The front door: its threads, and the operations on it while they run.
 //!
 //! Each thread has an event loop of its own, with the connections that it has accepted; docs/decisions/0062 says why.
 
@@ -25,7 +25,7 @@ use crate::stats::{Figures, Stats};
 use crate::tls::Tls;
 use crate::worker::{Shared, Worker};
 
-/// How a door is set up.
+/// The options of a door.
 pub struct Options {
     /// The private socket of the Python service, a path that no other user may reach.
     pub python_socket: PathBuf,
@@ -35,11 +35,11 @@ pub struct Options {
     pub cpus: Vec<usize>,
     /// What clients may take.
     pub bounds: Bounds,
-    /// What it proves itself with; None serves without TLS.
+    /// Its certificate and client authority; None serves without TLS.
     pub tls: Option<Tls>,
 }
 
-/// A door that is open. Dropped, it is closed at once.
+/// An open door. Dropping it closes it at once.
 pub struct Door {
     shared: Arc<Shared>,
     ending: watch::Sender<Option<Duration>>,
@@ -47,9 +47,9 @@ pub struct Door {
 }
 
 impl Door {
-    /// Serve what comes to these listening sockets, which are non-blocking; threads beyond their number share them.
+    /// Serve connections to these listening sockets, which become non-blocking; threads beyond their number share them.
     ///
-    /// Errors are those of the system, where it has no threads or descriptors left; or there is no socket.
+    /// Errors: there is no socket or thread in the options, or the system has no threads or descriptors left.
     pub fn open(listeners: Vec<TcpListener>, options: Options, decider: Box<dyn Decide>) -> io::Result<Self> {
         if listeners.is_empty() || options.threads == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a door needs a listening socket and a thread"));
@@ -64,7 +64,7 @@ impl Door {
             stats: (0..threads).map(|_| Stats::default()).collect(),
             ends: AtomicBool::new(false),
         });
-        let (ending, told) = watch::channel(None);
+        let (ending, ended) = watch::channel(None);
         let turns = Turns::new(shared.bounds.forwarded);
         let mut door = Self { shared, ending, threads: vec![] };
         for number in 0..threads {
@@ -73,39 +73,39 @@ impl Door {
             let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
             let forward = Forward::new(python_socket.clone(), turns.clone());
             let worker = Arc::new(Worker::new(Arc::clone(&door.shared), number, forward));
-            let told = told.clone();
+            let ended = ended.clone();
             let cpu = cpus.get(number).copied();
             let serve = move || {
                 if let Some(cpu) = cpu {
                     stay_on(cpu);
                 }
-                runtime.block_on(run(worker, listener, told))
+                runtime.block_on(run(worker, listener, ended))
             };
             door.threads.push(Builder::new().name(format!("headgate-door-{number}")).spawn(serve)?);
         }
         Ok(door)
     }
 
-    /// Put another decider in the place of the one in force. Every request is decided by one of the two.
+    /// Replace the current decider. Every request is decided by one of the two.
     pub fn swap(&self, decider: Box<dyn Decide>) {
         self.shared.deciding.swap(decider);
     }
 
-    /// Have new connections begin with another certificate; those that are open go on. Of a door with TLS alone.
+    /// Use another certificate for new connections; open ones go on. Without effect on a door without TLS.
     pub fn swap_tls(&self, tls: Tls) {
         if let Some(in_force) = &self.shared.tls {
             in_force.store(tls.config);
         }
     }
 
-    /// Have every response be the last one of its connection from now on, so that clients go elsewhere.
+    /// Make every response the last one of its connection from now on, so that clients go elsewhere.
     pub fn announce_end(&self) {
         self.shared.ends.store(true, Relaxed);
     }
 
-    /// Close the port, finish what has begun within a time, and cut off the rest; does not wait for any of it.
+    /// Close the port, finish what has begun within a time, and cut off the rest; returns without waiting.
     ///
-    /// Told again, the door has so much time from then on.
+    /// Calling it again restarts the time.
     pub fn end(&self, within: Duration) {
         self.announce_end();
         self.ending.send_replace(Some(within));
@@ -131,7 +131,7 @@ impl Door {
         result
     }
 
-    /// What was counted since it opened.
+    /// The counters since it opened.
     pub fn figures(&self) -> Figures {
         let registry = &self.shared.registry;
         Figures::of(self.shared.stats.iter(), registry.len(), registry.held())
@@ -144,7 +144,7 @@ impl Drop for Door {
     }
 }
 
-/// Keep this thread on a CPU. Where that has gone since it was chosen, it runs wherever the process may.
+/// Keep this thread on a CPU. Where that is no longer available, it runs wherever the process may.
 fn stay_on(cpu: usize) {
     if cpu < CpuSet::MAX_CPU {
         let mut cpus = CpuSet::new();

@@ -1,4 +1,4 @@
-//! One request and its response: which route it is, what answers it, and how the connection goes on.
+//! One request and its response: its route, what answers it, and how the connection goes on.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
-use crate::connection::{Answering, Connection, Held, Wish};
+use crate::connection::{Answering, Connection, Held, Signal};
 use crate::decide::{Check, Question, Reply};
 use crate::forward::PEER;
 use crate::intake::methods::is_known;
-use crate::outgoing::{Behind, Outgoing};
+use crate::outgoing::{Outgoing, ServiceBody};
 use crate::problems::Refusal;
 use crate::stats::Route;
-use crate::uploads::{Upload, head_bytes, read_whole, throw_away};
+use crate::uploads::{Upload, discard_body, head_bytes, read_body};
 use crate::worker::Worker;
 
-/// How long a request stays at the Python service after its client has said that it sends no more.
+/// How long a request stays at the Python service after its client has left.
 const AFTER_LEAVING: Duration = Duration::from_secs(2);
 
 /// One request on its way through the door.
@@ -31,12 +31,12 @@ pub struct Exchange<'a> {
     pub number: u64,
 }
 
-/// What answers, and with what.
+/// How a request is answered.
 enum Answered {
     Here(Reply),
-    /// The Python service, which is given this body.
+    /// By the Python service, which gets this body.
     Passed(Bytes),
-    /// Nothing: no more is read of the connection.
+    /// By a refusal: no more is read from the connection.
     Refused(Refusal),
 }
 
@@ -49,26 +49,26 @@ impl Exchange<'_> {
         parts.headers.remove(PEER);
         let is_http1 = parts.version < Version::HTTP_2;
         let is_http10 = parts.version < Version::HTTP_11;
-        let is_without_body = parts.method == Method::HEAD && !is_http1; // hyper sees to that in HTTP/1
+        let is_without_body = parts.method == Method::HEAD && !is_http1; // in HTTP/1 hyper does that
         let refusal = self.connection.refusal_of(self.number).or_else(|| self.refuse(&parts));
         let (route, answered) = match refusal {
             Some(refusal) => (Route::None, Answered::Refused(refusal)),
             None => {
                 if !is_http1 {
-                    as_in_http1(&mut parts);
+                    convert_to_http1(&mut parts);
                 }
                 let route = route_of(&parts.method, parts.uri.path());
                 (route, self.answer_route(route, &parts, body, &mut held).await)
             }
         };
         let mut is_last = self.connection.ends_after(self.number);
-        let whole =
-            |reply, answering| respond(reply, is_without_body, |body| Outgoing::whole(body, answering, is_http1));
+        let complete =
+            |reply, answering| respond(reply, is_without_body, |body| Outgoing::complete(body, answering, is_http1));
         let mut response = match answered {
-            Answered::Here(reply) => whole(reply, answering),
+            Answered::Here(reply) => complete(reply, answering),
             Answered::Refused(refusal) => {
                 is_last = true;
-                whole(refusal.reply(), answering)
+                complete(refusal.reply(), answering)
             }
             Answered::Passed(body) => {
                 let mut passed = Held::of(Arc::clone(self.connection));
@@ -76,13 +76,13 @@ impl Exchange<'_> {
                 held.set(0);
                 match self.pass(Request::from_parts(parts, Upload(body)), passed).await {
                     Ok(response) => response.map(|body| Outgoing::passed(body, answering, is_http1)),
-                    Err(refusal) => whole(refusal.reply(), answering),
+                    Err(refusal) => complete(refusal.reply(), answering),
                 }
             }
         };
-        is_last |= self.worker.ends() || self.connection.has(Wish::GiveWay);
+        is_last |= self.worker.ends() || self.connection.has(Signal::GiveWay);
         if is_last && is_http1 {
-            self.connection.tell();
+            self.connection.note_announced_end();
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             if is_http10 {
                 *response.version_mut() = Version::HTTP_10; // else hyper adds the `keep-alive` of the request
@@ -92,7 +92,7 @@ impl Exchange<'_> {
         Ok(response)
     }
 
-    /// What is wrong with a request that the protocol lets pass; of HTTP/1, `Intake` has seen to that.
+    /// What is wrong with a request that the protocol lets pass; for HTTP/1, `Intake` has checked that.
     fn refuse(&self, parts: &Parts) -> Option<Refusal> {
         if parts.version < Version::HTTP_2 {
             return None;
@@ -137,7 +137,7 @@ impl Exchange<'_> {
                 let reply = self.decide(parts, forwarded(parts.uri.path(), route)).await;
                 reply.map_or(Answered::Passed(Bytes::new()), Answered::Here)
             }
-            Route::Described => match read_whole(parts, body, bounds, self.connection, held).await {
+            Route::Described => match read_body(parts, body, bounds, self.connection, held).await {
                 Ok(body) => {
                     let reply = self.decide(parts, Question::Described { body: &body }).await;
                     reply.map_or(Answered::Passed(body), Answered::Here)
@@ -145,8 +145,8 @@ impl Exchange<'_> {
                 Err(refusal) => Answered::Refused(refusal),
             },
             Route::Other | Route::None if parts.method == Method::POST => {
-                let whole = read_whole(parts, body, bounds, self.connection, held).await;
-                whole.map_or_else(Answered::Refused, Answered::Passed)
+                let read = read_body(parts, body, bounds, self.connection, held).await;
+                read.map_or_else(Answered::Refused, Answered::Passed)
             }
             Route::Other | Route::None => {
                 self.do_without(parts, body);
@@ -155,46 +155,46 @@ impl Exchange<'_> {
         }
     }
 
-    /// The reply to a check; None where the Python service is to answer.
+    /// The reply to a check; None where the Python service must answer.
     async fn decide(&self, parts: &Parts, question: Question<'_>) -> Option<Reply> {
         let (method, headers, peer) = (&parts.method, &parts.headers, &*self.connection.peer_text);
         self.worker.decide(&Check { question, method, headers, peer }).await
     }
 
-    /// The body is not wanted.
+    /// Discard a body that is not wanted.
     fn do_without(&self, parts: &Parts, body: Incoming) {
         if body.is_end_stream() {
             return;
         }
-        // A client that waits for `100 Continue` may send its body all the same, or not: there is no telling.
+        // A client that waits for `100 Continue` may send its body all the same, or not: the door cannot know.
         if parts.headers.contains_key(EXPECT) {
             self.connection.end_after(self.number);
         } else {
-            throw_away(body, self.worker.bounds(), self.connection);
+            discard_body(body, self.worker.bounds(), self.connection);
         }
     }
 
-    /// The response of the Python service; a refusal where it gives none, or none in the time that it has.
-    async fn pass(&self, request: Request<Upload>, held: Held) -> Result<Response<Behind>, Refusal> {
+    /// The response of the Python service; a refusal where it gives none, or none in time.
+    async fn pass(&self, request: Request<Upload>, held: Held) -> Result<Response<ServiceBody>, Refusal> {
         let forward = self.worker.forward();
         let may_wait = self.connection.all_hold() <= self.worker.bounds().held_bytes;
         if !may_wait && forward.has_no_turn(request.uri().path()) {
             return Err(Refusal::no_room_to_wait());
         }
-        let gone = async {
+        let departed = async {
             self.connection.leaves().await;
             tokio::time::sleep(AFTER_LEAVING).await;
         };
         tokio::select! {
-            passed = forward.pass(request, self.connection.peer, held, self.connection.leaves()) => {
-                passed.ok_or_else(Refusal::nobody_behind)
-            }
-            () = gone => Err(Refusal::nobody_behind()),
-        }
+                    passed = forward.pass(request, self.connection.peer, held, self.connection.leaves()) => {
+                        passed.ok_or_else(Refusal::service_unreachable)
+                    }
+        () = departed => Err(Refusal::service_unreachable()),
+                }
     }
 }
 
-/// What a request is for.
+/// The route of a request.
 fn route_of(method: &Method, path: &str) -> Route {
     if path.starts_with("/check/") {
         Route::Check
@@ -209,7 +209,7 @@ fn route_of(method: &Method, path: &str) -> Route {
     }
 }
 
-/// What a path of forward auth asks.
+/// The question of a path of forward auth.
 fn forwarded(path: &str, route: Route) -> Question<'_> {
     let bare = route == Route::Check403;
     let rest = path.get(if bare { "/check-403/".len() } else { "/check/".len() }..).unwrap_or_default();
@@ -217,8 +217,9 @@ fn forwarded(path: &str, route: Route) -> Question<'_> {
     Question::Forwarded { ruleset: &rest[..end], path: if end < rest.len() { &rest[end..] } else { "/" }, bare }
 }
 
-/// What HTTP/2 says in other words than HTTP/1: the host, and cookies in several fields (RFC 9113, 8.2.3 and 8.3.1).
-fn as_in_http1(parts: &mut Parts) {
+/// Convert what HTTP/2 expresses differently from HTTP/1: the host, and cookies in several fields (RFC 9113, 8.2.3 and
+/// 8.3.1).
+fn convert_to_http1(parts: &mut Parts) {
     let authority = parts.uri.authority().map(|authority| HeaderValue::try_from(authority.as_str()));
     if let Some(Ok(host)) = authority {
         parts.headers.insert(HOST, host);
@@ -236,7 +237,7 @@ fn has_blank_edge(value: &[u8]) -> bool {
     [value.first(), value.last()].into_iter().flatten().any(|byte| matches!(byte, b' ' | b'\t'))
 }
 
-/// A response that is there as a whole; it may be without its body, the length of which it says all the same.
+/// A complete response; it may be without its body, whose length it states all the same.
 fn respond(reply: Reply, is_without_body: bool, outgoing: impl FnOnce(Bytes) -> Outgoing) -> Response<Outgoing> {
     let Reply { status, content_type, fields, body } = reply;
     let length = body.len();

@@ -1,4 +1,4 @@
-//! What passes on requests to the Python service on its private socket, and their responses back, as they come.
+//! Passing requests on to the Python service on its private socket, and the responses back as they arrive.
 
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
@@ -17,23 +17,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::connection::Held;
 use crate::hop_by_hop::{remove_framing, remove_hop_by_hop};
-use crate::outgoing::Behind;
+use crate::outgoing::ServiceBody;
 use crate::passed_on::PassedOn;
 use crate::private::Connector;
 use crate::uploads::Upload;
 
-/// The field in which the Python service is told the address of the client. What a client sends in it is dropped.
+/// The field in which the Python service gets the address of the client. What a client sends in it is dropped.
 pub const PEER: HeaderName = HeaderName::from_static("headgate-door-peer");
 
-/// The largest response that is read whole.
-const MOST_WHOLE: u64 = 1 << 20;
+/// The largest response that is buffered completely.
+const MOST_BUFFERED: u64 = 1 << 20;
 
-/// Which turn a request takes at the Python service.
+/// The kind of turn that a request takes at the Python service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Of those that may wait there for a place, or in line.
+    /// For requests that may wait there for a place, or in line.
     Any,
-    /// Of those that wait for no other request: what settles a hold, health, and metrics. They never wait for the
+    /// For requests that wait for no other request: settling a hold, health, and metrics. They never wait for the
     /// former, which may wait for just them.
     Prompt,
 }
@@ -47,7 +47,7 @@ impl Turn {
     }
 }
 
-/// The turns of all threads: so that what waits behind one of them leaves none of them without.
+/// The turns of all threads, shared so that requests waiting on one thread leave no other thread without turns.
 #[derive(Clone)]
 pub struct Turns {
     any: Arc<Semaphore>,
@@ -55,20 +55,20 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// So many requests of each kind at a time.
+    /// Turns for this many requests of each kind at a time.
     pub fn new(at_once: usize) -> Self {
         Self { any: Arc::new(Semaphore::new(at_once)), prompt: Arc::new(Semaphore::new(at_once)) }
     }
 }
 
-/// The way to the Python service, of one thread.
+/// The client of one thread for the Python service.
 pub struct Forward {
     client: Client<Connector, Upload>,
     turns: Turns,
 }
 
 impl Forward {
-    /// Passes on to this socket, in turns.
+    /// A client for this socket, with these turns.
     pub fn new(socket: PathBuf, turns: Turns) -> Self {
         let client = Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(64)
@@ -91,19 +91,19 @@ impl Forward {
 
     /// The response of the Python service, without what belongs to its connection; None where it gives none.
     ///
-    /// The body has come whole: nothing of the client is waited for while a turn is taken, but that it reads a response
-    /// which is too large to be kept. When the client `leaves`, the Python service learns of it. `held` counts the request
-    /// until it is answered.
+    /// The body is complete: while it takes a turn, a request waits for its client only where that must read a response
+    /// which is too large to be buffered. When the client `leaves`, the Python service is notified. `held` counts the
+    /// request until it is answered.
     pub async fn pass(
         &self,
         mut request: Request<Upload>,
         peer: IpAddr,
         held: Held,
         leaves: impl Future<Output = ()>,
-    ) -> Option<Response<Behind>> {
+    ) -> Option<Response<ServiceBody>> {
         let turn = Arc::clone(self.turns(request.uri().path())).acquire_owned().await.ok()?;
         let fields = request.headers_mut();
-        remove_framing(fields); // hyper says how long the body is
+        remove_framing(fields); // hyper adds the length of the body
         fields.insert(PEER, HeaderValue::try_from(peer.to_string()).ok()?);
         let mut to = uri::Parts::default();
         to.scheme = Some(uri::Scheme::HTTP);
@@ -120,16 +120,16 @@ impl Forward {
     }
 }
 
-/// The whole body, unless it is too large or of unknown size; None where it breaks off.
-async fn read_ahead(mut body: Incoming, turn: OwnedSemaphorePermit) -> Option<Behind> {
-    if body.size_hint().upper().is_none_or(|size| size > MOST_WHOLE) {
-        return Some(Behind::Coming(body, turn));
+/// Buffer the whole body, unless it is too large or of unknown size; None where it breaks off.
+async fn read_ahead(mut body: Incoming, turn: OwnedSemaphorePermit) -> Option<ServiceBody> {
+    if body.size_hint().upper().is_none_or(|size| size > MOST_BUFFERED) {
+        return Some(ServiceBody::Streaming(body, turn));
     }
-    let mut whole = BytesMut::new();
+    let mut complete = BytesMut::new();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         if let Ok(data) = frame.ok()?.into_data() {
-            whole.extend_from_slice(&data);
+            complete.extend_from_slice(&data);
         }
     }
-    Some(Behind::Whole(whole.freeze()))
+    Some(ServiceBody::Complete(complete.freeze()))
 }

@@ -1,4 +1,4 @@
-//! The handshake of TLS, on the terms of the head of a request: so long, so large, and no business of other clients.
+//! The TLS handshake, bounded like the head of a request in time and size, without effect on other clients.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,24 +11,24 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::bounds::Bounds;
-use crate::connection::{Connection, Wish};
+use crate::connection::{Connection, Signal};
 use crate::transport::{Counted, Transport};
 use crate::waiting::{LINGER, Waits};
 
-/// Bytes that TLS takes before the socket does.
+/// The most bytes that TLS buffers before the socket takes them.
 const MOST_UNSENT: usize = 64 << 10;
 
 /// How a handshake has ended.
 pub enum Handshake {
     Done(Transport),
-    /// The client has sent something else, or is not let in; it was told so.
+    /// The client has sent something else, or is not admitted; it got an alert.
     Failed,
-    /// The client has gone, took too long or had to give way.
+    /// The client has left, took too long or had to give way.
     Ended,
 }
 
-/// Speak TLS with a client that has just connected.
-pub async fn shake_hands(
+/// Perform the TLS handshake with a client that has just connected.
+pub async fn perform_handshake(
     config: Arc<ServerConfig>,
     stream: TcpStream,
     connection: &Arc<Connection>,
@@ -45,8 +45,8 @@ pub async fn shake_hands(
         match done {
             Some(Ok(mut stream)) => {
                 stream.get_mut().0.is_read();
-                // Where the door closes, what the client asks may be behind its handshake: the next look closes it.
-                connection.is_done_with(Wish::Close);
+                // Where the door closes, a request may follow the handshake: the next check of signals closes it.
+                connection.clear_signal(Signal::Close);
                 return Handshake::Done(Transport::Tls(Box::new(stream)));
             }
             Some(Err((_, socket))) if !socket.has_unread() => return Handshake::Ended,
@@ -60,22 +60,22 @@ pub async fn shake_hands(
     }
 }
 
-/// Whether a handshake ends that has not come further; one that has begun is done before the door closes.
+/// Whether to give up a handshake; one that has begun is finished before the door closes.
 fn ends(connection: &Connection) -> bool {
-    let is_over = connection.has(Wish::Expire) || connection.has(Wish::GiveWay) || connection.has(Wish::Abort);
-    is_over || (connection.has(Wish::Close) && connection.held() == 0)
+    let is_over = connection.has(Signal::Expire) || connection.has(Signal::GiveWay) || connection.has(Signal::Abort);
+    is_over || (connection.has(Signal::Close) && connection.held() == 0)
 }
 
-/// Say that no more comes, and throw away what still does, so that the client reads why.
+/// Shut down the sending side, and discard what still arrives, so that the client reads the alert.
 async fn linger(mut socket: Counted, connection: &Connection) {
     connection.waiting.expect(Waits::Leaving, Some(LINGER));
-    let mut thrown_away = [0; 1024];
+    let mut discarded = [0; 1024];
     let mut leaving = pin!(poll_fn(|cx| {
         if ready!(Pin::new(&mut socket).poll_shutdown(cx)).is_err() {
             return Poll::Ready(());
         }
         loop {
-            let mut buffer = ReadBuf::new(&mut thrown_away);
+            let mut buffer = ReadBuf::new(&mut discarded);
             let read = ready!(Pin::new(&mut socket).poll_read(cx, &mut buffer));
             if read.is_err() || buffer.filled().is_empty() {
                 return Poll::Ready(());
@@ -83,14 +83,14 @@ async fn linger(mut socket: Counted, connection: &Connection) {
             socket.is_read();
         }
     }));
-    while !connection.has(Wish::Abort) && !connection.has(Wish::GiveWay) {
+    while !connection.has(Signal::Abort) && !connection.has(Signal::GiveWay) {
         if either(leaving.as_mut(), pin!(connection.woken.notified())).await.is_some() {
             return;
         }
     }
 }
 
-/// What the first future gives, or None where the second comes before.
+/// The output of the first future, or None where the second is ready before it.
 async fn either<T>(mut one: Pin<&mut impl Future<Output = T>>, mut other: Pin<&mut impl Future>) -> Option<T> {
     poll_fn(|cx: &mut Context<'_>| match one.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),

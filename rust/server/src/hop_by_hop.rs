@@ -1,6 +1,6 @@
 //! Header fields that belong to one connection (RFC 9110, 7.6.1).
 //!
-//! Of a request all others are passed on, those among them that other intermediaries take out: the door and the Python
+//! All other fields of a request are passed on, also those that other intermediaries remove: the door and the Python
 //! service are one server to their clients, and a check must be the same whichever of the two answers it. A client
 //! cannot make a field vanish by which it is counted.
 
@@ -12,22 +12,23 @@ use http::header::{
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// In this field the Python service is told what `Connection` said; what a client sends in it is dropped.
-const TOLD_CONNECTION: HeaderName = HeaderName::from_static("headgate-door-connection");
+/// The field in which the Python service gets the client's `Connection`; what a client sends in it is dropped.
+const CLIENT_CONNECTION: HeaderName = HeaderName::from_static("headgate-door-connection");
 
-/// Take out of a request what says how it came: how its body is framed, and how its connection goes on.
+/// Remove the fields of a request that describe its transfer: the framing of its body, and the options of its
+/// connection.
 pub fn remove_framing(fields: &mut HeaderMap) {
-    for name in [CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT, TOLD_CONNECTION] {
+    for name in [CONTENT_LENGTH, TRANSFER_ENCODING, EXPECT, CLIENT_CONNECTION] {
         fields.remove(name);
     }
-    let told: Vec<_> = fields.get_all(CONNECTION).iter().cloned().collect();
+    let connections: Vec<_> = fields.get_all(CONNECTION).iter().cloned().collect();
     fields.remove(CONNECTION);
-    for options in told {
-        fields.append(TOLD_CONNECTION, options);
+    for options in connections {
+        fields.append(CLIENT_CONNECTION, options);
     }
 }
 
-/// Take out of a response what is of one connection.
+/// Remove the fields of a response that belong to one connection.
 pub fn remove_hop_by_hop(fields: &mut HeaderMap) {
     for name in [
         CONNECTION,
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_response_what_is_of_one_connection_is_taken_out_and_the_rest_stays() {
+    fn fields_of_one_connection_are_removed_from_a_response_and_the_rest_stays() {
         let sent = [
             ("connection", "close, X-User"),
             ("x-user", "1"),
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_request_only_what_says_how_it_came_is_taken_out() {
+    fn only_fields_that_describe_its_transfer_are_removed_from_a_request() {
         let sent = [
             ("connection", "upgrade, close"),
             ("upgrade", "websocket"),

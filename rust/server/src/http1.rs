@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 
-use crate::connection::{Connection, Wish};
+use crate::connection::{Connection, Signal};
 use crate::exchange::Exchange;
 use crate::intake::Intake;
 use crate::worker::Worker;
 
-/// Beyond the largest head, hyper's buffer has room for what it got of the body.
+/// The room in hyper's buffer beyond the largest head, for the part of the body that was read with it.
 const BESIDE_A_HEAD: usize = 64 << 10;
 
 /// Serve a connection until it ends.
@@ -28,18 +28,18 @@ pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, mut intak
     builder
         .header_read_timeout(None) // the intake gives hyper whole heads
         .max_buf_size(bounds.head_bytes + BESIDE_A_HEAD)
-        .writev(false); // to copy a short body takes less than to send two pieces
+        .writev(false); // copying a short body takes less than sending two pieces
     loop {
         {
             let mut served = pin!(builder.serve_connection(&mut intake, service_fn(answer)));
             loop {
-                if connection.has(Wish::Abort) {
+                if connection.has(Signal::Abort) {
                     return;
                 }
                 tokio::select! {
                     biased;
                     _ = served.as_mut() => break,
-                    () = connection.woken.notified() => {} // the intake sees to what is wanted, as it is polled
+                    () = connection.woken.notified() => {} // the intake handles the signals when it is polled
                 }
             }
         }

@@ -8,16 +8,16 @@ use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use crate::connection::{Connection, Wish};
+use crate::connection::{Connection, Signal};
 use crate::exchange::Exchange;
 use crate::intake::Intake;
 use crate::waiting::Waits;
 use crate::worker::Worker;
 
-/// Streams that a client has reset before they were accepted; beyond it floods us with resets.
+/// The most streams that a client may reset before they are accepted; more are a flood of resets.
 const MOST_RESETS: usize = 20;
 
-/// Streams that we had to reset for their errors, on one connection.
+/// The most streams that the door resets for their errors, on one connection.
 const MOST_ERRORS: usize = 64;
 const SEND_BUFFER: usize = 64 << 10;
 const STREAM_WINDOW: u32 = 64 << 10;
@@ -25,7 +25,7 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 const PING_AFTER: Duration = Duration::from_secs(30);
 const PING_WITHIN: Duration = Duration::from_secs(20);
 
-/// How long a client may take to close a connection after it was told to.
+/// How long a client may take to close a connection after GOAWAY.
 const LEAVE: Duration = Duration::from_secs(2);
 
 /// Serve a connection until it ends.
@@ -35,7 +35,7 @@ pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, intake: I
         let (worker, connection) = (Arc::clone(&this), Arc::clone(&that));
         connection.waiting.begin();
         if worker.ends() {
-            connection.want(Wish::Close); // the client learns with the response to go elsewhere
+            connection.signal(Signal::Close); // the response then tells the client to go elsewhere
         }
         async move { Exchange { worker: &worker, connection: &connection, number: 0 }.answer(request).await }
     });
@@ -53,17 +53,17 @@ pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, intake: I
         .keep_alive_timeout(PING_WITHIN)
         .serve_connection(intake, service);
     let mut served = pin!(served);
-    let (mut is_told, mut leaves) = (false, false);
-    while !connection.has(Wish::Abort) {
-        let is_over = connection.has(Wish::Expire) || connection.has(Wish::GiveWay);
+    let (mut sent_goaway, mut leaves) = (false, false);
+    while !connection.has(Signal::Abort) {
+        let is_over = connection.has(Signal::Expire) || connection.has(Signal::GiveWay);
         let is_idle = connection.waiting.answering() == 0;
-        let closes = connection.has(Wish::Close);
-        if (is_over || closes) && !is_told {
-            is_told = true;
+        let closes = connection.has(Signal::Close);
+        if (is_over || closes) && !sent_goaway {
+            sent_goaway = true;
             served.as_mut().graceful_shutdown();
         }
         if (is_over || (closes && is_idle)) && !leaves {
-            leaves = true; // whatever the client does: nothing makes that later
+            leaves = true; // nothing that the client does postpones that
             connection.waiting.expect(Waits::Leaving, Some(LEAVE));
         }
         tokio::select! {

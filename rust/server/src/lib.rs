@@ -1,8 +1,9 @@
 //! The front door of the service: HTTP/1.1 and HTTP/2 for checks, on many threads, in front of the Python service.
 //!
-//! It answers checks by what a `Decide` says, and passes everything else on to the Python service on a private socket.
-//! hyper and h2 speak the protocols, and rustls TLS, where it is asked for. What they leave open is here: which heads can be read in only one way, how large
-//! and how slow a client may be, how many there may be, and how it all ends. There is no Python here.
+//! A `Decide` answers checks; everything else is passed on to the Python service on a private socket. hyper and h2
+//! implement HTTP, and rustls TLS, if configured. This crate adds what they leave open: which request heads are
+//! unambiguous, how large and how slow a client may be, how many there may be, and how the door shuts down. There is no
+//! Python here.
 
 #![forbid(unsafe_code)]
 
@@ -21,11 +22,11 @@ mod http2;
 mod intake;
 #[cfg(fuzzing)]
 pub use intake::fuzzing;
-mod limbo;
 mod outgoing;
 mod passed_on;
 mod private;
 mod problems;
+mod protocol;
 mod registry;
 mod room;
 pub mod stats;

@@ -1,7 +1,7 @@
-//! The body of a response of the door: whole, or as it comes from the Python service.
+//! The body of a response of the door: complete, or as it arrives from the Python service.
 //!
-//! A client of HTTP/2 may leave a stream unread without leaving the connection unread. So each stream has one piece on
-//! its way at a time, and the connection knows since when: the last piece is no different from the others.
+//! A client of HTTP/2 may leave a stream unread and still read from the connection. So each stream sends one piece at a
+//! time, the last one included, and the connection records since when.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,22 +17,22 @@ use crate::connection::{Answering, Held};
 /// The largest piece that is on its way to a client of HTTP/2.
 const MOST_AT_ONCE: usize = 64 << 10;
 
-/// A body that is no larger takes about as much as its stream, and is not counted.
+/// A body up to this size takes about as much as its stream, and is not counted.
 const SMALL: usize = 4 << 10;
 
 /// The body of a response of the Python service.
-pub enum Behind {
-    /// It has come, and takes no turn.
-    Whole(Bytes),
-    /// It comes no faster than the client reads it, and takes a turn meanwhile.
-    Coming(Incoming, OwnedSemaphorePermit),
+pub enum ServiceBody {
+    /// It has arrived, and takes no turn.
+    Complete(Bytes),
+    /// It arrives no faster than the client reads it, and takes a turn meanwhile.
+    Streaming(Incoming, OwnedSemaphorePermit),
 }
 
 enum Source {
-    Whole(Bytes),
+    Complete(Bytes),
     Passed {
         body: Incoming,
-        /// What has come of it and was not handed over.
+        /// What has arrived of it and was not handed over.
         rest: Bytes,
         _turn: OwnedSemaphorePermit,
     },
@@ -51,17 +51,17 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// A body that is there.
-    pub fn whole(body: Bytes, answering: Answering, is_http1: bool) -> Self {
+    /// A complete body.
+    pub fn complete(body: Bytes, answering: Answering, is_http1: bool) -> Self {
         let client = Client::of(answering, is_http1, body.len());
-        Self { source: Source::Whole(body), client }
+        Self { source: Source::Complete(body), client }
     }
 
     /// A body of the Python service.
-    pub fn passed(body: Behind, answering: Answering, is_http1: bool) -> Self {
+    pub fn passed(body: ServiceBody, answering: Answering, is_http1: bool) -> Self {
         let (body, turn) = match body {
-            Behind::Whole(body) => return Self::whole(body, answering, is_http1),
-            Behind::Coming(body, turn) => (body, turn),
+            ServiceBody::Complete(body) => return Self::complete(body, answering, is_http1),
+            ServiceBody::Streaming(body, turn) => (body, turn),
         };
         let source = Source::Passed { body, rest: Bytes::new(), _turn: turn };
         Self { source, client: Client::of(answering, is_http1, 0) }
@@ -69,7 +69,7 @@ impl Outgoing {
 }
 
 impl Client {
-    /// Of a client that so many bytes are kept for. In HTTP/1 `Intake` counts what the socket does not take.
+    /// A client for which this many bytes are buffered. In HTTP/1 `Intake` counts what the socket does not take.
     fn of(answering: Answering, is_http1: bool, bytes: usize) -> Self {
         if is_http1 {
             Self::Http1 { _answering: answering }
@@ -91,7 +91,7 @@ impl Body for Outgoing {
             return Poll::Pending;
         }
         let ready = match &mut this.source {
-            Source::Whole(body) => body,
+            Source::Complete(body) => body,
             Source::Passed { body, rest, .. } => {
                 while rest.is_empty() {
                     match Pin::new(&mut *body).poll_frame(cx) {
@@ -119,15 +119,15 @@ impl Body for Outgoing {
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Whole(body) => body.is_empty(),
+            Source::Complete(body) => body.is_empty(),
             Source::Passed { body, rest, .. } => rest.is_empty() && body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Whole(body) => SizeHint::with_exact(body.len() as u64),
-            Source::Passed { body, .. } => body.size_hint(), // hyper asks before the first piece
+            Source::Complete(body) => SizeHint::with_exact(body.len() as u64),
+            Source::Passed { body, .. } => body.size_hint(), // hyper calls this before the first piece
         }
     }
 }
@@ -136,7 +136,7 @@ impl Body for Outgoing {
 struct Stream {
     answering: Answering,
     state: Mutex<Sent>,
-    /// What is kept until all of it is read.
+    /// The bytes that are buffered until all of them are read.
     _held: Option<Held>,
 }
 

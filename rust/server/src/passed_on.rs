@@ -1,6 +1,6 @@
-//! A request that was passed on to the Python service, until that is done with it.
+//! A request that was passed on to the Python service, until the service is done with it.
 //!
-//! It takes its turn for so long, even if its client has gone meanwhile: what waits at the Python service is bounded by
+//! It takes its turn until then, even if its client has left meanwhile: what waits at the Python service is bounded by
 //! turns, and clients that reset their requests cannot fill its socket with others.
 
 use std::future::Future;
@@ -14,9 +14,9 @@ use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::connection::Held;
-use crate::private::tell_that_it_leaves;
+use crate::private::notify_departure;
 
-/// A request that was passed on. Dropped before its response has come, it goes on without its client.
+/// A request that was passed on. Dropped before its response has arrived, it goes on without its client.
 pub struct PassedOn(Option<Waiting>);
 
 struct Waiting {
@@ -33,22 +33,23 @@ impl PassedOn {
         Self(Some(Waiting { response, connected, turn, _held: held }))
     }
 
-    /// Its response, with the turn; None where the Python service gives none. When the client `leaves`, that learns of it.
+    /// Its response, with the turn; None where the Python service gives none. When the client `leaves`, the service is
+    /// notified.
     pub async fn response(
         mut self,
         leaves: impl Future<Output = ()>,
     ) -> Option<(Response<Incoming>, OwnedSemaphorePermit)> {
         let waiting = self.0.as_mut()?;
         let connected = waiting.connected.clone();
-        let told = async {
+        let departure = async {
             leaves.await;
-            tell_that_it_leaves(connected).await;
+            notify_departure(connected).await;
         };
         let mut response = Pin::new(&mut waiting.response);
         let response = tokio::select! {
             biased;
             response = response.as_mut() => response,
-            () = told => response.await,
+            () = departure => response.await,
         };
         let waiting = self.0.take()?;
         Some((response.ok()?, waiting.turn))
@@ -56,7 +57,7 @@ impl PassedOn {
 }
 
 impl Drop for PassedOn {
-    /// Tell the Python service that the response is no longer waited for, and keep the turn until it is done.
+    /// Notify the Python service that nobody waits for the response, and keep the turn until it is done.
     fn drop(&mut self) {
         let Some(waiting) = self.0.take() else {
             return;
@@ -67,11 +68,11 @@ impl Drop for PassedOn {
         runtime.spawn(async move {
             let Waiting { mut response, connected, turn: _turn, _held } = waiting; // here, so that the task has all of it
             let mut response = Pin::new(&mut response);
-            let told = tell_that_it_leaves(connected);
+            let departure = notify_departure(connected);
             tokio::select! {
                 biased;
                 _ = response.as_mut() => {}
-                () = told => drop(response.await),
+                () = departure => drop(response.await),
             }
         });
     }

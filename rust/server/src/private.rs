@@ -16,67 +16,67 @@ use tokio::net::UnixStream;
 use tokio::time::sleep;
 use tower_service::Service;
 
-/// How long to wait before connecting again, where the socket of the Python service has no room for another connection
-/// that it is to accept: the system may allow less than there are turns.
-const ACCEPTING: Duration = Duration::from_millis(20);
+/// How long to wait before connecting again, where the backlog of the Python service's socket is full: the system may
+/// allow a shorter one than there are turns.
+const RECONNECT_DELAY: Duration = Duration::from_millis(20);
 
-/// How long a request has to get to the Python service before that learns that its client sends no more; what does not
-/// wait in line is answered by then.
-const BEFORE_TELLING: Duration = Duration::from_millis(100);
+/// How long a request may take to reach the Python service before the service learns that its client has left; a
+/// request that does not wait in line is answered by then.
+const NOTIFY_DELAY: Duration = Duration::from_millis(100);
 
-/// A connection to the Python service, on which it can be told that the client sends no more.
+/// A connection to the Python service, on which the service can be notified that the client has left.
 pub struct Private {
     stream: TokioIo<UnixStream>,
-    leaving: Arc<Leaving>,
+    departure: Arc<Departure>,
 }
 
-/// Whether the client whose request is on a connection sends no more: then the Python service has it wait no longer.
+/// Whether the client of the request on a connection has left: then the Python service stops waiting on its behalf.
 #[derive(Default)]
-struct Leaving(Mutex<Left>);
+struct Departure(Mutex<DepartureState>);
 
 #[derive(Default)]
-struct Left {
-    is_to_be_told: bool,
-    /// Woken to tell it.
+struct DepartureState {
+    is_pending: bool,
+    /// Woken to notify the service.
     waker: Option<Waker>,
 }
 
-/// What is known of a connection by those whose request is on it.
+/// The handle on a connection for the request that is on it.
 #[derive(Clone)]
-struct Handle(Arc<Leaving>);
+struct Handle(Arc<Departure>);
 
-impl Leaving {
-    fn lock(&self) -> MutexGuard<'_, Left> {
+impl Departure {
+    fn lock(&self) -> MutexGuard<'_, DepartureState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self) {
-        let mut left = self.lock();
-        left.is_to_be_told = true;
-        if let Some(waker) = left.waker.take() {
+    fn notify(&self) {
+        let mut state = self.lock();
+        state.is_pending = true;
+        if let Some(waker) = state.waker.take() {
             waker.wake();
         }
     }
 
-    /// Whether it is to be told now; the task that asks is woken when it is.
-    fn is_to_be_told(&self, cx: &Context<'_>) -> bool {
-        let mut left = self.lock();
-        let is_to_be_told = std::mem::take(&mut left.is_to_be_told);
-        left.waker = Some(cx.waker().clone());
-        is_to_be_told
+    /// Whether the service is to be notified now; otherwise the calling task is woken when it is.
+    fn is_pending(&self, cx: &Context<'_>) -> bool {
+        let mut state = self.lock();
+        let is_pending = std::mem::take(&mut state.is_pending);
+        state.waker = Some(cx.waker().clone());
+        is_pending
     }
 }
 
 impl Connection for Private {
     fn connected(&self) -> Connected {
-        Connected::new().extra(Handle(Arc::clone(&self.leaving)))
+        Connected::new().extra(Handle(Arc::clone(&self.departure)))
     }
 }
 
 impl Read for Private {
-    /// What comes; hyper asks as long as a response is waited for.
+    /// Read what arrives; hyper polls as long as it waits for a response.
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        if self.leaving.is_to_be_told(cx) {
+        if self.departure.is_pending(cx) {
             let _ = Pin::new(&mut self.stream).poll_shutdown(cx)?; // a socket is shut down at once
         }
         Pin::new(&mut self.stream).poll_read(cx, to)
@@ -133,26 +133,26 @@ impl Service<Uri> for Connector {
         Box::pin(async move {
             let stream = loop {
                 match UnixStream::connect(&*path).await {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(ACCEPTING).await,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(RECONNECT_DELAY).await,
                     connected => break TokioIo::new(connected?),
                 }
             };
-            Ok(Private { stream, leaving: Arc::default() })
+            Ok(Private { stream, departure: Arc::default() })
         })
     }
 }
 
-/// Tell the Python service that the client of a request sends no more, once the request is there. Its connection is not
-/// used again.
-pub async fn tell_that_it_leaves(mut connected: CaptureConnection) {
+/// Notify the Python service that the client of a request has left, once the request has been sent. Its connection is
+/// not used again.
+pub async fn notify_departure(mut connected: CaptureConnection) {
     drop(connected.wait_for_connection_metadata().await);
-    sleep(BEFORE_TELLING).await; // else the connection ends before the request is sent, and waits to be accepted
+    sleep(NOTIFY_DELAY).await; // else the connection ends before the request is sent, and waits to be accepted
     if let Some(connection) = &*connected.connection_metadata() {
         connection.poison();
         let mut extras = http::Extensions::new();
         connection.get_extras(&mut extras);
-        if let Some(Handle(leaving)) = extras.get() {
-            leaving.tell();
+        if let Some(Handle(departure)) = extras.get() {
+            departure.notify();
         }
     }
 }

@@ -7,7 +7,7 @@ use http::StatusCode;
 
 use crate::decide::Reply;
 
-/// Why a request is not answered: its status, and a detail of ASCII for people.
+/// Why a request is refused: its status, and a detail in ASCII for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub status: StatusCode,
@@ -19,7 +19,7 @@ impl Refusal {
         Self { status, detail: detail.into() }
     }
 
-    /// Bytes that are no request of HTTP/1.1.
+    /// The bytes are no request of HTTP/1.1.
     pub fn malformed() -> Self {
         Self::new(StatusCode::BAD_REQUEST, "this is no request of HTTP/1.1 that can be read")
     }
@@ -37,7 +37,7 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {body_bytes} bytes"))
     }
 
-    /// Of the extensions and trailers of chunks.
+    /// The extensions or trailers of chunks are too long.
     pub fn chunks_too_long(extensions: usize, trailers: usize) -> Self {
         let detail =
             format!("a body in chunks has at most {extensions} bytes of extensions, and {trailers} of trailers");
@@ -71,7 +71,7 @@ impl Refusal {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    pub fn nobody_behind() -> Self {
+    pub fn service_unreachable() -> Self {
         let detail = "the Python service behind the front door does not answer";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
@@ -87,7 +87,7 @@ impl Refusal {
     }
 }
 
-/// The words of RFC 9110, of which the `http` crate has older ones for 413 and 414.
+/// The reason phrase of RFC 9110; the `http` crate has older ones for 413 and 414.
 fn title(status: StatusCode) -> &'static str {
     match status {
         StatusCode::PAYLOAD_TOO_LARGE => "Content Too Large",

@@ -1,4 +1,4 @@
-//! All connections of a door: how many there may be, which one gives way, and which has taken too long.
+//! All connections of a door: their bounds, which one gives way, and which has taken too long.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,23 +7,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::bounds::Bounds;
-use crate::connection::{Connection, Wish};
+use crate::connection::{Connection, Signal};
 use crate::room::Room;
 use crate::waiting::{Overdue, Waits};
 
-/// So many connections above the bound are told so; those above are closed without a word.
-const TOLD: usize = 64;
+/// How many connections above the bound get a refusal; further ones are closed without a response.
+const MOST_REFUSED: usize = 64;
 
 /// Whether a new connection may stay.
 pub enum Admission {
     Admitted(Arc<Connection>),
-    /// It is told that there are too many.
+    /// It gets a refusal: there are too many.
     Refused(Arc<Connection>),
-    /// There is no room to tell it anything.
+    /// There is no room even for a refusal.
     Dropped,
 }
 
-/// What a tick has found.
+/// The result of a tick.
 #[derive(Default)]
 pub struct Ticked {
     pub expired: u64,
@@ -63,9 +63,9 @@ impl Registry {
         self.lock().connections.len()
     }
 
-    /// Whether those that give way, or are told that there are too many, do not go as fast as others come.
+    /// Whether connections that give way or are refused do not end as fast as others arrive.
     pub fn overflows(&self) -> bool {
-        self.len() > self.most.saturating_add(TOLD / 2)
+        self.len() > self.most.saturating_add(MOST_REFUSED / 2)
     }
 
     /// Bytes of unfinished requests and unread responses, on all connections.
@@ -73,20 +73,20 @@ impl Registry {
         self.room.held()
     }
 
-    /// Look at the clock, at which clients have taken too long, and at what all hold.
+    /// Update the clock, and signal clients that have taken too long and connections that hold too much.
     pub fn tick(&self) -> Ticked {
         let now_ms = self.room.tick();
         let open = self.lock();
         let mut ticked = Ticked::default();
         for connection in open.connections.values() {
-            let wish = match connection.waiting.overdue(now_ms) {
+            let signal = match connection.waiting.overdue(now_ms) {
                 None => continue,
-                Some(Overdue::Sending) => Wish::Expire,
-                Some(Overdue::Reading | Overdue::Leaving) => Wish::Abort,
+                Some(Overdue::Sending) => Signal::Expire,
+                Some(Overdue::Reading | Overdue::Leaving) => Signal::Abort,
             };
-            let is_new = !connection.has(wish) && !connection.waiting.waits_for(Waits::Leaving);
+            let is_new = !connection.has(signal) && !connection.waiting.waits_for(Waits::Leaving);
             ticked.expired += u64::from(is_new);
-            connection.want(wish);
+            connection.signal(signal);
         }
         let mut held = self.room.held();
         while held > self.most_held
@@ -99,13 +99,13 @@ impl Registry {
         ticked
     }
 
-    /// Add a connection, if need be in the place of another; also says whether one gave way.
+    /// Add a connection, if need be in the place of another; returns also whether one gave way.
     pub fn admit(&self, peer: IpAddr) -> (Admission, bool) {
         let id = self.next_id.fetch_add(1, Relaxed);
         let connection = Arc::new(Connection::new(id, peer, Arc::clone(&self.room), self.take));
         let mut open = self.lock();
         let count = open.connections.len();
-        if count >= self.most.saturating_add(TOLD) {
+        if count >= self.most.saturating_add(MOST_REFUSED) {
             return (Admission::Dropped, false);
         }
         let is_of_many = open.of_client.get(&peer).is_some_and(|count| *count >= self.most_of_client);
@@ -138,10 +138,10 @@ impl Registry {
         }
     }
 
-    /// Want something of all connections.
-    pub fn want_of_all(&self, wish: Wish) {
+    /// Signal all connections.
+    pub fn signal_all(&self, signal: Signal) {
         for connection in self.lock().connections.values() {
-            connection.want(wish);
+            connection.signal(signal);
         }
     }
 

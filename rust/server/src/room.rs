@@ -1,4 +1,4 @@
-//! What all connections of a door share: the time of the last tick, and how many bytes they hold.
+//! The state that all connections of a door share: the time of the last tick, and how many bytes they hold.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
@@ -15,7 +15,7 @@ impl Room {
         Self { began: Instant::now(), now_ms: AtomicU64::new(0), held: AtomicUsize::new(0) }
     }
 
-    /// Look at the clock; returns `now_ms`.
+    /// Update the time from the clock; returns `now_ms`.
     pub fn tick(&self) -> u64 {
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.now_ms.store(now_ms, Relaxed);
@@ -27,12 +27,12 @@ impl Room {
         self.now_ms.load(Relaxed)
     }
 
-    /// Bytes of requests that have not come whole, and of responses that are not read.
+    /// Bytes of incomplete requests and of unread responses.
     pub fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// A connection holds so many bytes in place of those before.
+    /// Change the number of bytes that a connection holds.
     pub fn hold(&self, before: usize, bytes: usize) {
         if bytes >= before {
             self.held.fetch_add(bytes - before, Relaxed);

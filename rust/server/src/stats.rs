@@ -1,10 +1,10 @@
-//! What the door counts, for the service's metrics.
+//! The counters of the door, for the service's metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::StatusCode;
 
-/// What a request was for.
+/// The route of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// `/healthz`.
@@ -15,9 +15,9 @@ pub enum Route {
     Check403,
     /// `POST /v1/check`.
     Described,
-    /// Anything else: what the Python service answers.
+    /// Anything else, which the Python service answers.
     Other,
-    /// Nothing: the request could not be read, or did not come in its time.
+    /// None: the request could not be read, or did not arrive in time.
     None,
 }
 
@@ -27,7 +27,7 @@ pub const ROUTES: [&str; 6] = ["healthz", "check", "check-403", "v1/check", "oth
 const FIRST_STATUS: usize = 100;
 const STATUSES: usize = 500;
 
-/// What one thread has counted.
+/// The counters of one thread.
 pub struct Stats {
     responses: Vec<AtomicU64>,
     /// Checks that the decider left to the Python service.
@@ -60,7 +60,7 @@ impl Stats {
     }
 }
 
-/// What a door has counted since it began, on all its threads.
+/// The counters of a door since it opened, summed over its threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// (route, status, responses), where there was one.
@@ -71,18 +71,18 @@ pub struct Figures {
     pub accepted: u64,
     /// Connections that are open.
     pub open: u64,
-    /// Bytes of requests that have not come whole, or wait for their turn at the Python service.
+    /// Bytes of requests that are incomplete or wait for their turn at the Python service.
     pub held: u64,
     /// Connections that were closed in favour of others.
     pub gave_way: u64,
     /// Connections whose client took too long.
     pub expired: u64,
-    /// Connections whose client sent something else than TLS, or had no certificate that is let in.
+    /// Connections whose client sent something else than TLS, or had no accepted certificate.
     pub no_handshake: u64,
 }
 
 impl Figures {
-    /// The sum of what threads have counted.
+    /// The sum of the counters of threads.
     pub(crate) fn of<'a>(threads: impl Iterator<Item = &'a Stats> + Clone, open: usize, held: usize) -> Self {
         let sum = |one: fn(&Stats) -> &AtomicU64| threads.clone().map(|stats| one(stats).load(Ordering::Relaxed)).sum();
         let mut responses = vec![];

@@ -11,18 +11,18 @@ use tokio_rustls::server::TlsStream;
 
 use crate::connection::{Connection, Held};
 
-/// What carries HTTP.
+/// The transport of HTTP.
 pub enum Transport {
     Plain(TcpStream),
     /// In a box, so that a bare connection is no larger for it.
     Tls(Box<TlsStream<Counted>>),
 }
 
-/// How much of what was to be sent is in the socket.
+/// How much of the data to be sent the socket has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     All,
-    /// It has taken something, and has no room for the rest.
+    /// It has taken a part, and has no room for the rest.
     Part,
     Nothing,
     /// The connection is lost.
@@ -42,7 +42,7 @@ impl AsyncRead for Transport {
 fn read_tls(stream: &mut TlsStream<Counted>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
     let before = buf.filled().len();
     match ready!(Pin::new(&mut *stream).poll_read(cx, buf)) {
-        // Where a request or a body ends is told by HTTP, not by the end of the connection: so the end needs no proof.
+        // HTTP delimits requests and bodies, not the end of the connection: so the end needs no close_notify.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
         Err(error) => Poll::Ready(Err(error)),
         Ok(()) => {
@@ -54,7 +54,7 @@ fn read_tls(stream: &mut TlsStream<Counted>, cx: &mut Context<'_>, buf: &mut Rea
     }
 }
 
-/// Send through TLS: also tells what the socket has taken, as TLS itself takes a little more.
+/// Send through TLS; returns also what the socket has taken, as TLS itself buffers a little more.
 pub fn send_tls<T>(
     stream: &mut TlsStream<Counted>,
     send: impl FnOnce(Pin<&mut TlsStream<Counted>>) -> Poll<io::Result<T>>,
@@ -71,10 +71,10 @@ pub fn send_tls<T>(
     (poll, taken)
 }
 
-/// A socket under TLS. What came of a record that is not whole yet counts as held by the connection.
+/// A socket under TLS. The received part of an incomplete record counts as held by the connection.
 pub struct Counted {
     stream: TcpStream,
-    /// Bytes since TLS has last given some of HTTP, or since the connection began.
+    /// Bytes received since TLS last returned data, or since the connection began.
     unread: usize,
     held: Held,
     /// Bytes that the socket has taken.
@@ -86,12 +86,12 @@ impl Counted {
         Self { stream, unread: 0, held: Held::of(Arc::clone(connection)), sent: 0 }
     }
 
-    /// Whether anything has come that nothing was made of.
+    /// Whether bytes were received that TLS has not processed.
     pub fn has_unread(&self) -> bool {
         self.unread > 0
     }
 
-    /// Something was made of all that has come.
+    /// Record that TLS has processed all received bytes.
     pub fn is_read(&mut self) {
         self.unread = 0;
         self.held.set(0);

@@ -1,4 +1,4 @@
-//! The body of a request, within its bounds: read whole, and counted while it is there, or thrown away.
+//! The body of a request, within its bounds: read completely, and counted while it is in memory, or discarded.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -17,10 +17,10 @@ use crate::bounds::Bounds;
 use crate::connection::{AwaitedBody, Connection, Held};
 use crate::problems::Refusal;
 
-/// A body that comes with at least so many bytes a second is never too slow.
+/// A body that arrives with at least this many bytes a second is never too slow.
 const SLOWEST: u64 = 16 * 1024;
 
-/// How long a body may take, from when it was first waited for.
+/// The time that a body may take, from the first wait for it.
 struct Pace {
     began: Instant,
     at_most: Duration,
@@ -34,7 +34,7 @@ impl Pace {
         Self { began, at_most, size: 0, sleep: Box::pin(sleep_until(began + at_most)) }
     }
 
-    /// Whether it takes too long; later the more of it has come.
+    /// Ready when the body takes too long; the more of it has arrived, the later.
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.sleep.as_mut().poll(cx).is_ready() {
             let due = self.began + self.at_most + Duration::from_secs(self.size / SLOWEST);
@@ -47,7 +47,7 @@ impl Pace {
     }
 }
 
-/// A body on its way to the Python service: it was read, or there is none.
+/// A body for the Python service; it was read completely, or is empty.
 pub struct Upload(pub Bytes);
 
 impl Body for Upload {
@@ -70,8 +70,8 @@ impl Body for Upload {
 
 /// The whole body; a refusal where it is too large, too slow, ends too early, or has to give way.
 ///
-/// `held` counts what has come of the request while the rest is waited for.
-pub async fn read_whole(
+/// `held` counts what has arrived of the request while this waits for the rest.
+pub async fn read_body(
     parts: &Parts,
     body: Incoming,
     bounds: &Bounds,
@@ -82,11 +82,11 @@ pub async fn read_whole(
     if body.size_hint().lower() > most as u64 {
         return Err(Refusal::body_too_large(most));
     }
-    let mut coming = Coming { body, connection, at_most: bounds.body, is_wanted: true, wait: None };
+    let mut arriving = Arriving { body, connection, at_most: bounds.body, is_wanted: true, wait: None };
     let (mut size, mut first, mut rest) = (0, Bytes::new(), BytesMut::new());
     loop {
         let next = poll_fn(|cx| {
-            let next = coming.poll_next(cx);
+            let next = arriving.poll_next(cx);
             if next.is_pending() {
                 held.set(head_bytes(parts) + size);
             }
@@ -109,31 +109,31 @@ pub async fn read_whole(
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
-/// What the head of a request takes, about.
+/// About how many bytes the head of a request takes.
 pub fn head_bytes(parts: &Parts) -> usize {
     let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
     target + parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
 }
 
-/// Throw a body away that is not wanted, so that the connection can be used again: as long as it comes steadily.
+/// Discard an unwanted body, as long as it arrives steadily, so that the connection can be used again.
 ///
-/// It holds no memory, and its connection may give way: it costs what as many small requests would.
-pub fn throw_away(body: Incoming, bounds: &Bounds, connection: &Arc<Connection>) {
+/// It holds no memory, and its connection may give way: it costs as much as small requests of the same size.
+pub fn discard_body(body: Incoming, bounds: &Bounds, connection: &Arc<Connection>) {
     let (connection, at_most) = (Arc::clone(connection), bounds.body);
     tokio::spawn(async move {
-        let mut coming = Coming { body, connection: &connection, at_most, is_wanted: false, wait: None };
-        while let Ok(Some(_)) = poll_fn(|cx| coming.poll_next(cx)).await {}
+        let mut arriving = Arriving { body, connection: &connection, at_most, is_wanted: false, wait: None };
+        while let Ok(Some(_)) = poll_fn(|cx| arriving.poll_next(cx)).await {}
     });
 }
 
-/// A body as it comes.
-struct Coming<'a> {
+/// A body as it arrives.
+struct Arriving<'a> {
     body: Incoming,
     connection: &'a Arc<Connection>,
     at_most: Duration,
     /// Whether it is read for a request that is being answered.
     is_wanted: bool,
-    /// Not there until the body has to be waited for: most come with their head.
+    /// None until the body has to be waited for: most arrive with their head.
     wait: Option<Wait>,
 }
 
@@ -151,7 +151,7 @@ impl Wait {
     }
 }
 
-impl Coming<'_> {
+impl Arriving<'_> {
     /// More of the body; None at its end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Refusal>> {
         loop {
@@ -160,7 +160,7 @@ impl Coming<'_> {
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(self.connection.refusal_of_body())),
                 Poll::Ready(Some(Ok(frame))) => {
                     let Ok(data) = frame.into_data() else {
-                        continue; // trailers are not passed on: the request is not changed any more
+                        continue; // trailers are not passed on: they must not change the request
                     };
                     if let Some(wait) = &mut self.wait {
                         wait.pace.size += data.len() as u64;

@@ -1,8 +1,8 @@
-//! What a connection waits for its client to do, and since when, as any thread may ask.
+//! What a connection waits for its client to do, and since when; readable from any thread.
 //!
-//! A client is waited for on three sides: to send the next thing, to send the rest of bodies, and to read what was sent
-//! to it. What comes a little at a time changes none of these times: a client that trickles has been waited for as long
-//! as one that is silent.
+//! A connection waits for its client in three ways: to send the next thing, to send the rest of bodies, and to read
+//! what was sent to it. Bytes that trickle change none of these times: a client that trickles has been waited for as
+//! long as one that is silent.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::room::Room;
 
-/// What the client is to send next.
+/// What the client must send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Waits {
@@ -19,9 +19,9 @@ pub enum Waits {
     Request,
     /// The rest of a head.
     Head,
-    /// The rest of a body; the exchange has an eye on how long that takes.
+    /// The rest of a body; the exchange watches how long that takes.
     Body,
-    /// Nothing: it is to see that the connection has ended.
+    /// Nothing: it must close its side of the ended connection.
     Leaving,
 }
 
@@ -38,10 +38,10 @@ pub enum Overdue {
 
 const NEVER: u64 = u64::MAX;
 
-/// How long what a client still sends is thrown away, so that it reads the response before the connection is reset.
+/// How long the door discards what a client still sends, so that it reads the response before the connection is reset.
 pub const LINGER: Duration = Duration::from_secs(2);
 
-/// Since when each of several things of one kind is waited for; the oldest comes first.
+/// Start times of several waits of one kind; the oldest comes first.
 #[derive(Default)]
 pub struct Ages {
     next: AtomicU64,
@@ -85,14 +85,14 @@ pub struct Waiting {
     bodies: Ages,
     /// Streams of HTTP/2 of which a piece was not taken yet.
     unread: Ages,
-    /// Since when the socket takes not all that is to be sent; NEVER where it does.
+    /// Since when the socket does not take all that is to be sent; NEVER where it does.
     stuck_since_ms: AtomicU64,
-    /// When a client takes too long of which the socket takes nothing.
+    /// When a client whose socket takes nothing has taken too long.
     stuck_due_ms: AtomicU64,
 }
 
 impl Waiting {
-    /// Of a client that may take so long to read what was sent.
+    /// The waits of a client that may take this long to read what was sent.
     pub fn new(room: Arc<Room>, take: Duration) -> Self {
         Self {
             take_ms: millis(take),
@@ -108,7 +108,8 @@ impl Waiting {
         }
     }
 
-    /// The client is to send this next, within a time; `None` for no bound. It counts while nothing is being answered.
+    /// Expect the client to send this next, within a time; `None` for no bound. It counts while nothing is being
+    /// answered.
     pub fn expect(&self, waits: Waits, within: Option<Duration>) {
         if self.waits_for(Waits::Leaving) {
             return;
@@ -122,12 +123,12 @@ impl Waiting {
         self.waits.load(Relaxed) == waits as u8
     }
 
-    /// A request is handed over to be answered.
+    /// Count a request that is handed over to be answered.
     pub fn begin(&self) {
         self.answering.fetch_add(1, Relaxed);
     }
 
-    /// A request has been answered. After the last one the client is waited for anew.
+    /// Count a request as answered. After the last one the wait for the client starts anew.
     pub fn end(&self) {
         if self.answering.fetch_sub(1, Relaxed) == 1 && !self.waits_for(Waits::Leaving) {
             self.since_ms.store(self.room.now_ms(), Relaxed);
@@ -139,7 +140,7 @@ impl Waiting {
         self.answering.load(Relaxed)
     }
 
-    /// The body of a request is waited for, until it is removed again by its number.
+    /// Wait for the body of a request, until the wait is removed by the returned number.
     pub fn await_body(&self) -> u64 {
         self.bodies.add(self.room.now_ms())
     }
@@ -148,7 +149,7 @@ impl Waiting {
         self.bodies.remove(number);
     }
 
-    /// A piece of a response is on its way to a client of HTTP/2, until it is removed again by its number.
+    /// Wait until a client of HTTP/2 has read a piece of a response; the wait is removed by the returned number.
     pub fn await_reading(&self) -> u64 {
         self.unread.add(self.room.now_ms())
     }
@@ -157,7 +158,7 @@ impl Waiting {
         self.unread.remove(number);
     }
 
-    /// The socket has taken all that was to be sent, or a part.
+    /// Record that the socket has taken all that was to be sent, or a part.
     pub fn took(&self, all: bool) {
         if all {
             self.stuck_since_ms.store(NEVER, Relaxed);
@@ -168,7 +169,7 @@ impl Waiting {
         }
     }
 
-    /// The socket takes nothing.
+    /// Record that the socket takes nothing.
     pub fn took_nothing(&self) {
         if !self.is_stuck() {
             let now_ms = self.room.now_ms();
@@ -181,7 +182,7 @@ impl Waiting {
         self.stuck_since_ms.load(Relaxed) != NEVER
     }
 
-    /// Since when the client reads nothing of something; what was sent since the last tick is on its way.
+    /// Since when the client leaves something unread; what was sent since the last tick is still on its way.
     fn unread_since_ms(&self) -> Option<u64> {
         let stuck_since_ms = Some(self.stuck_since_ms.load(Relaxed)).filter(|since_ms| *since_ms != NEVER);
         let unread_since_ms = self.unread.oldest();
@@ -192,12 +193,12 @@ impl Waiting {
         since_ms.filter(|since_ms| *since_ms < self.room.now_ms())
     }
 
-    /// Whether it is only waited until the client has gone, or reads.
+    /// Whether the connection only waits for the client to leave, or to read.
     pub fn can_be_cut_off(&self) -> bool {
         self.waits_for(Waits::Leaving) || self.unread_since_ms().is_some()
     }
 
-    /// Since when nothing goes on but waiting for the client; None where something else goes on.
+    /// Since when the connection does nothing but wait for the client; None where something else goes on.
     pub fn since_ms(&self) -> Option<u64> {
         let since_ms = self.since_ms.load(Relaxed);
         if self.waits_for(Waits::Leaving) {
@@ -217,9 +218,9 @@ impl Waiting {
         [self.bodies.oldest(), unread_since_ms].into_iter().flatten().min()
     }
 
-    /// Since when the client is waited for to send the rest of something, or to read something; None where all has come
-    /// whole, and is read.
-    pub fn owed_since_ms(&self) -> Option<u64> {
+    /// Since when the connection waits for the client to send the rest of something, or to read something; None where
+    /// all is complete and read.
+    pub fn unfinished_since_ms(&self) -> Option<u64> {
         let head = || (self.answering() == 0).then(|| self.since_ms.load(Relaxed));
         let unsent_since_ms = self.bodies.oldest().or_else(head);
         [unsent_since_ms, self.unread_since_ms()].into_iter().flatten().min()

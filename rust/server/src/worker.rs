@@ -1,4 +1,4 @@
-//! What the exchanges of one thread need, and what all threads of a door share.
+//! The state of one thread for its exchanges, and the state that all threads of a door share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -14,15 +14,15 @@ use crate::forward::Forward;
 use crate::registry::Registry;
 use crate::stats::Stats;
 
-/// What all threads of a door share.
+/// The state that all threads of a door share.
 pub struct Shared {
     pub bounds: Arc<Bounds>,
     pub registry: Arc<Registry>,
     pub deciding: Deciding,
-    /// What new connections begin TLS with; None where they are bare.
+    /// The TLS configuration of new connections; None without TLS.
     pub tls: Option<ArcSwap<ServerConfig>>,
     pub stats: Vec<Stats>,
-    /// Every response is the last one of its connection.
+    /// Whether every response is the last one of its connection.
     pub ends: AtomicBool,
 }
 
@@ -31,9 +31,9 @@ pub struct Worker {
     pub shared: Arc<Shared>,
     pub number: usize,
     forward: Forward,
-    /// Connections that it serves.
+    /// The number of connections that it serves.
     pub open: AtomicUsize,
-    /// The exchange that holds it has a check decided in pieces; the others wait in line.
+    /// Held by the exchange whose check is decided in pieces; others wait for it.
     in_pieces: Mutex<()>,
 }
 
@@ -50,7 +50,7 @@ impl Worker {
         &self.shared.stats[self.number]
     }
 
-    /// The reply to a check; None where the Python service is to answer.
+    /// The reply to a check; None where the Python service must answer.
     ///
     /// Checks that are decided in pieces take turns, so that at most one piece comes before any other request.
     pub async fn decide(&self, check: &Check<'_>) -> Option<Reply> {

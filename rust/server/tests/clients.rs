@@ -1,4 +1,4 @@
-//! Clients that are slow, many, or gone: each is bounded, and none stops the others.
+//! Clients that are slow, many, or have left: each is bounded, and none stops the others.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -27,7 +27,7 @@ fn begun(running: &Running, sent: &str) -> Client {
 }
 
 #[test]
-fn three_hundred_clients_that_do_not_finish_their_heads_are_told_so() {
+fn three_hundred_clients_that_do_not_finish_their_heads_get_408() {
     let running = start(1, hasty());
     let begin = "GET /check/default HTTP/1.1\r\nx-forwarded-for: a\r\nx";
     let mut slow: Vec<_> = (0..300).map(|_| begun(&running, begin)).collect();
@@ -39,11 +39,11 @@ fn three_hundred_clients_that_do_not_finish_their_heads_are_told_so() {
         assert!(client.has_ended());
     }
     assert_eq!(running.count("none", 408), 300);
-    assert_eq!(running.connect().ask(check("a")).status, 200); // none of them was charged
+    assert_eq!(running.connect().request(check("a")).status, 200); // none of them was charged
 }
 
 #[test]
-fn three_hundred_clients_that_do_not_finish_their_bodies_are_told_so() {
+fn three_hundred_clients_that_do_not_finish_their_bodies_get_408() {
     let running = start(1, hasty());
     let begin = |path| format!("POST {path} HTTP/1.1\r\ncontent-length: 10\r\n\r\n{{");
     let paths = ["/v1/check", "/seen"].into_iter().cycle().take(300);
@@ -75,8 +75,8 @@ fn a_head_that_trickles_is_too_slow_all_the_same() {
 fn empty_lines_before_a_request_are_bounded_in_size_and_time() {
     let running = start(1, hasty());
     let mut connection = running.connect();
-    assert_eq!(connection.ask(format!("\r\n\r\n{}", check(&another_client()))).status, 200);
-    let flood = connection.ask("\r\n".repeat(40_000));
+    assert_eq!(connection.request(format!("\r\n\r\n{}", check(&another_client()))).status, 200);
+    let flood = connection.request("\r\n".repeat(40_000));
     assert_eq!((flood.status, flood.field("connection")), (431, Some("close")));
     assert!(connection.has_ended());
     let mut trickles = running.connect();
@@ -88,12 +88,12 @@ fn empty_lines_before_a_request_are_bounded_in_size_and_time() {
 }
 
 #[test]
-fn connections_that_ask_nothing_are_closed() {
+fn idle_connections_are_closed() {
     let running = start(1, hasty());
     let mut silent = connections(&running, 100);
-    let mut asked = running.connect();
-    assert_eq!(asked.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
-    for client in silent.iter_mut().chain([&mut asked]) {
+    let mut answered = running.connect();
+    assert_eq!(answered.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    for client in silent.iter_mut().chain([&mut answered]) {
         assert!(client.has_ended());
     }
     running.wait_for_open(0);

@@ -1,4 +1,4 @@
-//! Another decider, and the end of the door, while clients ask as fast as they can: no request is lost.
+//! Swapping the decider and shutting down under load: no request is lost.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -18,19 +18,19 @@ fn swapping_the_decider_under_load_loses_no_request_and_no_count() {
     let others = ["second", "third"].map(|name| decider.renamed(name));
     let running = start_with(decider, Bounds::default());
     let done = AtomicBool::new(false);
-    let asked: Vec<(u64, u64)> = thread::scope(|scope| {
+    let counts: Vec<(u64, u64)> = thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|_| {
                 let (mut connection, done) = (running.connect(), &done);
                 scope.spawn(move || {
-                    let (mut asked, mut not_first) = (0, 0);
+                    let (mut sent, mut not_first) = (0, 0);
                     while !done.load(Ordering::SeqCst) || not_first == 0 {
-                        let response = connection.ask(check("everyone"));
+                        let response = connection.request(check("everyone"));
                         assert_eq!(response.status, 200);
-                        asked += 1;
+                        sent += 1;
                         not_first += u64::from(response.field("x-decider") != Some("first"));
                     }
-                    (asked, not_first)
+                    (sent, not_first)
                 })
             })
             .collect();
@@ -42,9 +42,9 @@ fn swapping_the_decider_under_load_loses_no_request_and_no_count() {
         done.store(true, Ordering::SeqCst);
         threads.into_iter().map(|thread| thread.join().expect("a client")).collect()
     });
-    let sum: u64 = asked.iter().map(|(asked, _)| asked).sum();
+    let sum: u64 = counts.iter().map(|(sent, _)| sent).sum();
     assert_eq!(running.count("check", 200), sum);
-    let last = running.connect().ask(check("everyone"));
+    let last = running.connect().request(check("everyone"));
     assert_eq!(last.field("x-remaining"), Some((1_000_000 - sum - 1).to_string().as_str()));
     assert_eq!(last.field("x-decider"), Some("third"));
 }
@@ -53,20 +53,20 @@ fn swapping_the_decider_under_load_loses_no_request_and_no_count() {
 fn a_drain_under_load_answers_every_request_that_was_sent() {
     let mut running = start_with(Counting::new(1_000_000, "first"), Bounds::default());
     let address = running.address;
-    let asked: u64 = thread::scope(|scope| {
+    let sent: u64 = thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|_| {
                 let mut connection = connect(address);
-                assert_eq!(connection.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+                assert_eq!(connection.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
                 scope.spawn(move || {
-                    let mut asked = 0;
+                    let mut sent = 0;
                     loop {
-                        let response = connection.ask(check("everyone"));
+                        let response = connection.request(check("everyone"));
                         assert_eq!(response.status, 200);
-                        asked += 1;
+                        sent += 1;
                         if response.field("connection") == Some("close") {
                             assert!(connection.has_ended());
-                            return asked;
+                            return sent;
                         }
                     }
                 })
@@ -76,7 +76,7 @@ fn a_drain_under_load_answers_every_request_that_was_sent() {
         running.door.drain(Duration::from_secs(10)).expect("threads that end");
         threads.into_iter().map(|thread| thread.join().expect("a client")).sum()
     });
-    assert_eq!(running.count("check", 200), asked);
+    assert_eq!(running.count("check", 200), sent);
     assert_eq!(running.door.figures().open, 0);
     assert!(std::net::TcpStream::connect(address).is_err());
 }
@@ -85,7 +85,7 @@ fn a_drain_under_load_answers_every_request_that_was_sent() {
 fn a_drain_finishes_what_has_begun_closes_what_is_idle_and_cuts_off_the_rest() {
     let mut running = start_with(Counting::new(10, "first"), Bounds::default());
     let (mut idle, mut begun, mut waiting) = (running.connect(), running.connect(), running.connect());
-    assert_eq!(idle.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    assert_eq!(idle.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
     begun.send("POST /v1/check HTTP/1.1\r\ncontent-length: 13\r\n\r\n{\"req");
     waiting.send("GET /wait HTTP/1.1\r\n\r\n");
     wait_until("a request behind", || running.behind.waiting() == 1);
@@ -95,7 +95,7 @@ fn a_drain_finishes_what_has_begun_closes_what_is_idle_and_cuts_off_the_rest() {
         let door = &mut running.door;
         let drained = scope.spawn(|| door.drain(Duration::from_secs(1)));
         assert!(idle.has_ended());
-        let response = begun.ask("uest\":{}");
+        let response = begun.request("uest\":{}");
         assert_eq!((response.status, response.field("connection")), (200, Some("close")));
         assert!(waiting.has_ended());
         drained.join().expect("a thread").expect("threads that end");
@@ -105,7 +105,7 @@ fn a_drain_finishes_what_has_begun_closes_what_is_idle_and_cuts_off_the_rest() {
 }
 
 #[test]
-fn an_end_that_is_told_again_takes_its_time_from_then_on() {
+fn an_end_that_is_called_again_takes_its_time_from_then_on() {
     let running = start_with(Counting::new(10, "first"), Bounds::default());
     let mut waiting = running.connect();
     waiting.send("GET /wait HTTP/1.1\r\n\r\n");
@@ -122,7 +122,7 @@ fn an_end_that_is_told_again_takes_its_time_from_then_on() {
 fn a_drain_answers_a_request_whose_head_has_begun_to_arrive() {
     let mut running = start_with(Counting::new(10, "first"), Bounds::default());
     let (mut first, mut second) = (running.connect(), running.connect());
-    assert_eq!(second.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    assert_eq!(second.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
     for client in [&mut first, &mut second] {
         client.send("GET /check/default HTTP/1.1\r\nho");
     }
@@ -131,10 +131,10 @@ fn a_drain_answers_a_request_whose_head_has_begun_to_arrive() {
     thread::scope(|scope| {
         let door = &mut running.door;
         let drained = scope.spawn(|| door.drain(Duration::from_secs(10)));
-        assert!(idle.has_ended()); // so those on which nothing has begun were closed
+        assert!(idle.has_ended()); // so idle connections were closed
         thread::sleep(Duration::from_millis(200));
         for client in [&mut first, &mut second] {
-            let response = client.ask("st: a\r\n\r\n");
+            let response = client.request("st: a\r\n\r\n");
             assert_eq!((response.status, response.field("connection")), (200, Some("close")));
             assert!(client.has_ended());
         }
@@ -143,12 +143,12 @@ fn a_drain_answers_a_request_whose_head_has_begun_to_arrive() {
 }
 
 #[test]
-fn clients_of_http2_are_told_to_go_away_by_a_drain_and_with_a_response_when_the_end_is_announced() {
+fn http2_clients_get_goaway_from_a_drain_and_with_a_response_when_the_end_is_announced() {
     let mut running = start_with(Counting::new(10, "first"), Bounds::default());
-    let mut asks = running.connect();
-    asks.send(hello(b""));
+    let mut active = running.connect();
+    active.send(hello(b""));
     running.door.announce_end();
-    let [head, _] = asks.send(whole(1, "GET", "/check/default")).frames_of([HEADERS, GOAWAY]);
+    let [head, _] = active.send(whole(1, "GET", "/check/default")).frames_of([HEADERS, GOAWAY]);
     assert_eq!(head.status(), 200);
     let (mut silent, mut waits) = (running.connect(), running.connect());
     silent.send(hello(b"")).frame_of(SETTINGS);
@@ -160,7 +160,7 @@ fn clients_of_http2_are_told_to_go_away_by_a_drain_and_with_a_response_when_the_
         silent.frame_of(GOAWAY);
         let [head, _] = waits.frames_of([HEADERS, GOAWAY]);
         assert_eq!(head.status(), 200);
-        drop((asks, silent, waits));
+        drop((active, silent, waits));
         drained.join().expect("a thread").expect("threads that end");
     });
 }

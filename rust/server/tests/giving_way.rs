@@ -1,4 +1,4 @@
-//! Where there are too many connections, or too many bytes of unfinished requests: which one ends, and how.
+//! Too many connections, or too many bytes of unfinished requests: which connection ends, and how.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -17,7 +17,7 @@ use support::{Client, Running, start, wait_until};
 const HEALTH: &str = "GET /healthz HTTP/1.1\r\n\r\n";
 const WAITED_LONGEST: &str = "too many connections are open, and this one has waited longest for its client";
 
-/// Some ticks, so that one connection has waited longer than those that come after it.
+/// Wait some ticks, so that one connection has waited longer than later ones.
 fn some_ticks() {
     std::thread::sleep(Duration::from_millis(300));
 }
@@ -30,7 +30,7 @@ fn connections(running: &Running, count: usize) -> Vec<Client> {
 fn answered(running: &Running, count: usize) -> Vec<Client> {
     let mut clients = connections(running, count);
     for client in &mut clients {
-        assert_eq!(client.ask(HEALTH).status, 200);
+        assert_eq!(client.request(HEALTH).status, 200);
     }
     clients
 }
@@ -44,10 +44,10 @@ fn the_connection_that_has_waited_longest_gives_way() {
     some_ticks();
     let mut others = connections(&running, 9);
     for client in &mut others {
-        assert_eq!(client.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+        assert_eq!(client.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
     }
     let mut newest = running.connect();
-    assert_eq!(newest.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    assert_eq!(newest.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
     let refused = half.response();
     assert_eq!(refused.status, 503);
     assert!(refused.text().contains("this one has waited longest for its client"), "{}", refused.text());
@@ -87,13 +87,13 @@ fn what_unfinished_requests_hold_is_bounded() {
     for client in &mut clients {
         client.send(&half);
     }
-    // 40 times 60 KiB come, and only 1 MiB may stay.
+    // 40 times 60 KiB arrive, and only 1 MiB may stay.
     wait_until("refusals", || running.count("none", 503) >= 23 && running.door.figures().held <= 1 << 20);
     running.others_are_answered();
 }
 
 #[test]
-fn one_that_gives_way_in_the_middle_of_a_body_is_told_so() {
+fn one_that_gives_way_in_the_middle_of_a_body_gets_a_refusal() {
     let running = start(100, Bounds { connections: 2, ..Bounds::default() });
     for path in ["/v1/check", "/seen"] {
         let mut half = running.connect();
@@ -131,22 +131,22 @@ fn a_body_that_trickles_has_waited_since_it_was_first_waited_for() {
         ended.store(true, SeqCst);
         assert_eq!(refused.status, 503);
         for other in &mut others {
-            assert_eq!(other.ask(HEALTH).status, 200);
+            assert_eq!(other.request(HEALTH).status, 200);
         }
     });
 }
 
 #[test]
-fn clients_that_were_told_to_leave_give_way_at_once() {
+fn refused_clients_give_way_at_once() {
     let running = start(1000, Bounds { connections: 100, ..Bounds::default() });
     let mut refused = connections(&running, 100);
     for client in &mut refused {
-        assert_eq!(client.ask("BAD\r\n\r\n").status, 400);
+        assert_eq!(client.request("BAD\r\n\r\n").status, 400);
     }
-    // More than are told that there are too many: whoever lingered would take the place of some of these.
+    // More than get a refusal for lack of room: a lingering client would take the place of some of these.
     let mut others = answered(&running, 100);
     for client in &mut others {
-        assert_eq!(client.ask(HEALTH).status, 200);
+        assert_eq!(client.request(HEALTH).status, 200);
     }
     for client in &mut refused {
         assert!(client.has_ended());
@@ -168,7 +168,7 @@ fn clients_that_do_not_read_give_way_at_once() {
     }
     let mut others = answered(&running, 20);
     for client in &mut others {
-        assert_eq!(client.ask(HEALTH).status, 200);
+        assert_eq!(client.request(HEALTH).status, 200);
     }
     running.wait_for_open(20);
 }
@@ -194,7 +194,7 @@ fn heads_and_the_first_pieces_of_bodies_are_held() {
     for client in &mut clients {
         client.send(&head).send("a".repeat(10 << 10));
     }
-    // 40 times 40 KiB come, and only 1 MiB may stay.
+    // 40 times 40 KiB arrive, and only 1 MiB may stay.
     wait_until("refusals", || running.count("v1/check", 503) >= 14 && running.door.figures().held <= 1 << 20);
     assert!(running.door.figures().open >= 20); // no more gave way than had to
     running.others_are_answered();
@@ -225,7 +225,7 @@ fn what_streams_of_one_connection_hold_is_counted_and_given_back() {
 }
 
 #[test]
-fn one_connection_of_many_bodies_gives_way_whatever_else_it_asks() {
+fn a_connection_with_many_bodies_gives_way_whatever_other_requests_it_has() {
     let running = start(100, Bounds { held_bytes: 1 << 19, ..Bounds::default() });
     let mut client = running.connect();
     client.send(hello(b"")).send(whole(1, "GET", "/wait"));
@@ -238,6 +238,6 @@ fn one_connection_of_many_bodies_gives_way_whatever_else_it_asks() {
     }
     assert_eq!(client.frame_of(GOAWAY).payload[4..8], [0; 4]); // not an error
     running.others_are_answered();
-    running.wait_for_the_end(); // though nobody has read the client's answers, and a request waits
+    running.wait_for_the_end(); // though the client's answers were not read, and a request waits
     wait_until("no request behind", || running.behind.waiting() == 0);
 }

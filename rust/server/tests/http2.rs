@@ -15,13 +15,13 @@ use http::{Request, StatusCode};
 use support::frames::{CONTINUATION, HEADERS, PING, RST_STREAM, SETTINGS, frame, hello, request, whole};
 use support::{Client, check, start};
 
-fn in_http2<T>(address: SocketAddr, ask: impl AsyncFnOnce(SendRequest<Bytes>) -> T) -> T {
+fn in_http2<T>(address: SocketAddr, scenario: impl AsyncFnOnce(SendRequest<Bytes>) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let stream = tokio::net::TcpStream::connect(address).await.expect("a connection");
         let (client, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
         tokio::spawn(connection);
-        tokio::time::timeout(support::WAIT, ask(client)).await.expect("an answer in time")
+        tokio::time::timeout(support::WAIT, scenario(client)).await.expect("an answer in time")
     })
 }
 
@@ -82,7 +82,7 @@ fn a_client_that_leaves_a_stream_unread_is_cut_off() {
         assert!(end.is_some_and(|end| end.is_err()));
     });
     running.wait_for_open(0);
-    assert_eq!(running.connect().ask(check("a")).status, 200);
+    assert_eq!(running.connect().request(check("a")).status, 200);
 }
 
 /// Send frames until the door ends the connection; then it still answers others.
@@ -96,7 +96,7 @@ fn flood(first: &[u8], mut frames: impl FnMut(u32) -> Vec<u8>) {
         assert!(count < 100_000, "a flood of frames is not bounded");
     }
     running.wait_for_open(0);
-    assert_eq!(running.connect().ask(check("a")).status, 200);
+    assert_eq!(running.connect().request(check("a")).status, 200);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn flood_unread(frame: &[u8]) -> (Client, support::Running) {
         assert!(count < 100_000, "a flood of frames is not bounded");
     }
     running.wait_for_open(0);
-    assert_eq!(running.connect().ask(check("a")).status, 200);
+    assert_eq!(running.connect().request(check("a")).status, 200);
     (client, running)
 }
 
@@ -168,7 +168,7 @@ fn no_more_streams_than_the_bound_are_open() {
 }
 
 #[test]
-fn connections_of_http2_on_which_nothing_is_asked_are_closed() {
+fn idle_connections_of_http2_are_closed() {
     let running =
         start(9, Bounds { idle: Duration::from_millis(500), head: Duration::from_millis(500), ..Bounds::default() });
     let mut silent = running.connect();

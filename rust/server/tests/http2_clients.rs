@@ -1,4 +1,4 @@
-//! Clients of HTTP/2 that do not read, do not leave, or say what only HTTP/1 may: each has a hard end, or is refused.
+//! Clients of HTTP/2 that do not read, do not leave, or send what only HTTP/1 may: each has a hard end, or is refused.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -11,12 +11,12 @@ use headgate_server::bounds::Bounds;
 use support::frames::{DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, NO_WINDOW, PING, frame, hello, request, whole};
 use support::{Client, WAIT, start, wait_until};
 
-/// Clients may take so long to read.
+/// Bounds with a short time to read.
 fn hasty() -> Bounds {
     Bounds { take: Duration::from_millis(500), ..Bounds::default() }
 }
 
-/// Open stream after stream until the connection is cut off, whatever it is told.
+/// Open stream after stream until the connection is cut off, whatever the door sends.
 fn goes_on_until_cut_off(client: &mut Client, first: u32, path: &str) {
     let began = Instant::now();
     for number in first.. {
@@ -85,7 +85,7 @@ fn streams_that_are_left_unread_give_way_at_once() {
     std::thread::sleep(Duration::from_millis(300)); // some ticks
     let mut others: Vec<Client> = (0..3).map(|_| running.connect()).collect();
     for other in &mut others {
-        assert_eq!(other.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+        assert_eq!(other.request("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
     }
     while deaf.try_frame().is_some() {}
     running.wait_for_open(3);
@@ -101,7 +101,7 @@ fn responses_that_are_left_unread_take_no_turn() {
     }
     wait_until("answers", || running.count("other", 200) == 4);
     for path in ["/seen", "/metrics"] {
-        assert_eq!(running.connect().ask(format!("GET {path} HTTP/1.1\r\n\r\n")).status, 200);
+        assert_eq!(running.connect().request(format!("GET {path} HTTP/1.1\r\n\r\n")).status, 200);
     }
 }
 
@@ -112,7 +112,7 @@ fn what_responses_hold_that_are_left_unread_is_bounded() {
     for client in &mut deaf {
         client.send(hello(NO_WINDOW)).send(whole(1, "GET", "/large?500000"));
     }
-    // 5 times 500 kB come, and only 1 MiB may stay.
+    // 5 times 500 kB arrive, and only 1 MiB may stay.
     wait_until("answers", || running.count("other", 200) == 5);
     running.wait_for_open(2);
     assert_eq!(running.door.figures().held, 2 * 500_000);

@@ -12,19 +12,19 @@ use headgate_server::decide::{Answer, Check, Decide, InPieces, Pieces, Question,
 use http::StatusCode;
 use support::{Running, check, wait_until};
 
-/// Decides a body in as many pieces as it takes until a gateway has asked, and then leaves "pass" to Python.
+/// Decides a body in as many pieces as it takes until another check has arrived, and then leaves "pass" to Python.
 #[derive(Clone, Default)]
-struct Long {
-    has_asked: Arc<AtomicBool>,
+struct LongDecider {
+    has_other: Arc<AtomicBool>,
     begun: Arc<AtomicUsize>,
     under_way: Arc<AtomicUsize>,
 }
 
-impl Decide for Long {
+impl Decide for LongDecider {
     fn decide(&self, check: &Check<'_>) -> Answer {
         let reply = || Reply { status: StatusCode::OK, content_type: "text/plain", fields: vec![], body: Bytes::new() };
         let Question::Described { body } = check.question else {
-            self.has_asked.store(true, SeqCst);
+            self.has_other.store(true, SeqCst);
             return Answer::Reply(reply());
         };
         let (own, body) = (self.clone(), body.clone());
@@ -32,7 +32,7 @@ impl Decide for Long {
             own.begun.fetch_add(1, SeqCst);
             assert_eq!(own.under_way.fetch_add(1, SeqCst), 0);
             let mut pieces = Pieces::begin();
-            while !own.has_asked.load(SeqCst) {
+            while !own.has_other.load(SeqCst) {
                 pieces.next().await;
             }
             own.under_way.fetch_sub(1, SeqCst);
@@ -41,8 +41,8 @@ impl Decide for Long {
     }
 }
 
-fn start() -> (Running, Long) {
-    let long = Long::default();
+fn start() -> (Running, LongDecider) {
+    let long = LongDecider::default();
     (support::start_alone(long.clone()), long)
 }
 
@@ -68,9 +68,9 @@ fn a_check_is_answered_between_the_pieces_of_others_which_take_turns() {
 }
 
 #[test]
-fn what_turns_out_to_be_for_python_is_passed_on() {
+fn a_check_that_turns_out_to_be_for_python_is_passed_on() {
     let (running, long) = start();
-    long.has_asked.store(true, SeqCst);
+    long.has_other.store(true, SeqCst);
     let mut client = running.connect();
     client.send(described("pass"));
     assert_eq!(client.response().field("x-behind"), Some("1"));

@@ -1,4 +1,4 @@
-//! Ten thousand connections of which most ask nothing, and hundreds of clients of every bad kind at once.
+//! Ten thousand connections, most of them idle, and hundreds of clients of every bad kind at once.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -16,13 +16,13 @@ use support::{Client, another_client, check, connect, start, wait_until};
 
 const MANY: usize = 10_000;
 
-/// What a process has open beside the connections of this test, those of the other one among it.
+/// The descriptors that a process has open beside the connections of this test, those of the other test included.
 const OTHERS: u64 = 2048;
 
-/// Tells a child of the test where to connect.
+/// The variable with the address to which the child process of the test connects.
 const ADDRESS: &str = "HEADGATE_TEST_CONNECTS_TO";
 
-/// Have this process, and those that it starts, open as many connections as the test needs; whether the system lets it.
+/// Let this process and its children open as many connections as the test needs; returns whether the system allows it.
 fn may_open_many() -> bool {
     let wanted = MANY as u64 + OTHERS;
     let limit = getrlimit(Resource::Nofile);
@@ -33,19 +33,19 @@ fn may_open_many() -> bool {
     setrlimit(Resource::Nofile, raised).is_ok()
 }
 
-/// The clients, in a process of their own: each is answered once and stays, until this is told to end.
+/// The clients, in a process of their own: each is answered once and stays, until a line arrives on standard input.
 fn be_the_clients(address: SocketAddr) {
     let mut clients: Vec<Client> = vec![];
     for _ in 0..MANY {
         let mut client = connect(address);
-        assert_eq!(client.ask(check(&another_client())).status, 200);
+        assert_eq!(client.request(check(&another_client())).status, 200);
         clients.push(client);
     }
     println!("all are open");
     let mut line = String::new();
-    std::io::stdin().read_line(&mut line).expect("a word");
+    std::io::stdin().read_line(&mut line).expect("a line");
     for client in clients.iter_mut().step_by(100) {
-        assert_eq!(client.ask(check(&another_client())).status, 200);
+        assert_eq!(client.request(check(&another_client())).status, 200);
     }
     println!("some were answered again");
 }
@@ -53,7 +53,7 @@ fn be_the_clients(address: SocketAddr) {
 fn starts_the_clients(address: SocketAddr) -> Child {
     let itself = std::env::current_exe().expect("this test");
     let mut command = Command::new(itself);
-    command.args(["--exact", "ten_thousand_connections_are_served_though_most_ask_nothing", "--nocapture"]);
+    command.args(["--exact", "ten_thousand_connections_are_served_though_most_are_idle", "--nocapture"]);
     command.env(ADDRESS, address.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
     command.spawn().expect("a process")
 }
@@ -67,36 +67,36 @@ fn wait_for_line(from: &mut impl BufRead, words: &str) {
 }
 
 #[test]
-fn ten_thousand_connections_are_served_though_most_ask_nothing() {
+fn ten_thousand_connections_are_served_though_most_are_idle() {
     if let Ok(address) = std::env::var(ADDRESS) {
         return be_the_clients(address.parse().expect("an address"));
     }
     if !may_open_many() {
-        // Cargo shows what a test prints past its capture: this is not to go unseen.
+        // Cargo shows what a test prints past its capture, so that this does not go unseen.
         let limit = getrlimit(Resource::Nofile);
         writeln!(std::io::stderr(), "SKIPPED: ten thousand connections need more descriptors than {limit:?}")
-            .expect("a word");
+            .expect("a line");
         return;
     }
     let running = start(10, Bounds { connections: MANY + 100, ..Bounds::default() });
     let mut child = starts_the_clients(running.address);
-    let mut said = BufReader::new(child.stdout.take().expect("its output"));
-    wait_for_line(&mut said, "all are open");
+    let mut output = BufReader::new(child.stdout.take().expect("its output"));
+    wait_for_line(&mut output, "all are open");
     assert_eq!(running.door.figures().open, MANY as u64);
     for _ in 0..100 {
         running.others_are_answered();
     }
-    let passed = running.connect().ask("GET /seen HTTP/1.1\r\n\r\n");
+    let passed = running.connect().request("GET /seen HTTP/1.1\r\n\r\n");
     assert_eq!(passed.status, 200);
     assert_eq!(running.door.figures().held, 0);
     child.stdin.take().expect("its input").write_all(b"go on\n").expect("it reads");
-    wait_for_line(&mut said, "some were answered again");
+    wait_for_line(&mut output, "some were answered again");
     assert!(child.wait().expect("it ends").success());
     running.wait_for_the_end();
     assert_eq!(running.door.figures().gave_way, 0);
 }
 
-/// One client of each bad kind; what is given back stays open.
+/// One client of each bad kind; the returned ones stay open.
 fn bad_clients(address: SocketAddr) -> Vec<Client> {
     let sent: [Vec<u8>; 16] = [
         vec![],
@@ -131,7 +131,7 @@ fn bad_clients(address: SocketAddr) -> Vec<Client> {
 }
 
 #[test]
-fn hundreds_of_bad_clients_at_once_are_all_gone_in_time_and_stop_nobody() {
+fn hundreds_of_bad_clients_at_once_all_end_in_time_and_stop_no_other() {
     let soon = Duration::from_millis(1500);
     let running = start(1000, Bounds { head: soon, body: soon, take: soon, idle: soon, ..Bounds::default() });
     let mut clients = vec![];
@@ -142,7 +142,7 @@ fn hundreds_of_bad_clients_at_once_are_all_gone_in_time_and_stop_nobody() {
     assert_eq!(clients.len(), 480);
     let mut steady = running.connect();
     wait_until("an end of all others", || {
-        assert_eq!(steady.ask(check("steady")).status, 200);
+        assert_eq!(steady.request(check("steady")).status, 200);
         std::thread::sleep(Duration::from_millis(50));
         running.door.figures().open == 1
     });

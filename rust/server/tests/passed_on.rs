@@ -1,4 +1,4 @@
-//! A service behind the door that accepts nothing for a while: what is passed on to it waits, in its turn.
+//! A Python service that accepts nothing for a while: requests that are passed on to it wait, in their turns.
 
 #![allow(clippy::expect_used)] // a test says so when it fails
 
@@ -10,7 +10,7 @@ use headgate_server::bounds::Bounds;
 use support::frames::{PING, RST_STREAM, frame, hello, whole};
 use support::{Running, start, wait_until};
 
-/// Have the service behind accept nothing for a time.
+/// Make the service behind the door accept nothing for a time.
 fn stall(running: &Running, millis: u32) -> support::Client {
     let mut client = running.connect();
     client.send(format!("GET /stall?{millis} HTTP/1.1\r\n\r\n"));
@@ -44,7 +44,7 @@ fn requests_that_are_reset_keep_their_turns_until_the_service_behind_is_done_wit
         client.send(frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]));
     }
     let mut other = running.connect();
-    assert_eq!(other.ask("GET /seen HTTP/1.1\r\n\r\n").status, 200);
+    assert_eq!(other.request("GET /seen HTTP/1.1\r\n\r\n").status, 200);
     assert_eq!(stalling.response().status, 200);
     let accepted = running.behind.counts.accepted.load(Ordering::SeqCst);
     assert!(accepted <= 4 + 1, "{accepted} connections for 4 turns, and then one more");

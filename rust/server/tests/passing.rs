@@ -12,14 +12,14 @@ use support::{check, start, wait_until};
 #[test]
 fn the_service_behind_sees_the_request_and_the_clients_true_address() {
     let running = start(1, Bounds::default());
-    let response = running.connect().ask(
+    let response = running.connect().request(
         "POST /v1/reserve?a=%20b HTTP/1.1\r\nHost: a:1\r\nX-Key: 1\r\nX-Key: 2\r\nconnection: keep-alive, x-key\r\n\
          keep-alive: timeout=5\r\nte: trailers\r\nproxy-authorization: secret\r\nheadgate-door-peer: 8.8.8.8\r\n\
          Headgate-Door-Peer: 9.9.9.9\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\nhello",
     );
     assert_eq!(response.status, 100);
     let mut connection = running.connect();
-    let response = connection.ask(
+    let response = connection.request(
         "POST /v1/reserve?a=%20b HTTP/1.1\r\nHost: a:1\r\nX-Key: 1\r\nX-Key: 2\r\nconnection: keep-alive, x-key\r\n\
          keep-alive: timeout=5\r\nte: trailers\r\nproxy-authorization: secret\r\nheadgate-door-peer: 8.8.8.8\r\n\
          Headgate-Door-Peer: 9.9.9.9\r\ncontent-length: 5\r\n\r\nhello",
@@ -44,7 +44,7 @@ fn the_service_behind_sees_the_request_and_the_clients_true_address() {
     ];
     assert_eq!(lines, seen);
     assert_eq!((response.field("x-behind"), response.field("keep-alive")), (Some("1"), None));
-    assert_eq!(connection.ask(check("a")).status, 200);
+    assert_eq!(connection.request(check("a")).status, 200);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn large_bodies_pass_both_ways_and_wait_for_a_client_that_reads_slowly() {
     let size = 64 << 20;
     let mut reader = running.connect();
     reader.send(format!("GET /large?{size} HTTP/1.1\r\n\r\n"));
-    // Nothing is read: what the service was asked for is what fits in the buffers on the way.
+    // Nothing is read: the service has sent what fits in the buffers on the way.
     let sent = || running.behind.counts.sent.load(Ordering::SeqCst);
     let mut before = u64::MAX;
     while before != sent() {
@@ -84,7 +84,7 @@ fn bodies_in_chunks_pass_and_trailers_change_nothing() {
     let mut connection = running.connect();
     let request =
         "POST /seen HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nx-user: admin\r\n\r\n";
-    let text = connection.ask(request).text();
+    let text = connection.request(request).text();
     assert!(text.ends_with("\nabcde") && !text.contains("admin"), "{text}");
 }
 
@@ -92,19 +92,19 @@ fn bodies_in_chunks_pass_and_trailers_change_nothing() {
 fn without_a_service_behind_the_door_checks_are_answered_and_the_rest_is_503() {
     let mut running = start(5, Bounds::default());
     let mut connection = running.connect();
-    assert_eq!(connection.ask("GET /seen HTTP/1.1\r\n\r\n").status, 200);
+    assert_eq!(connection.request("GET /seen HTTP/1.1\r\n\r\n").status, 200);
     running.behind.stop();
-    assert_eq!(connection.ask(check("a")).status, 200);
-    let response = connection.ask("GET /seen HTTP/1.1\r\n\r\n");
+    assert_eq!(connection.request(check("a")).status, 200);
+    let response = connection.request("GET /seen HTTP/1.1\r\n\r\n");
     assert_eq!(response.status, 503);
     assert!(response.text().contains("the Python service behind the front door does not answer"));
-    assert_eq!(connection.ask(check("a")).status, 200);
+    assert_eq!(connection.request(check("a")).status, 200);
 }
 
 #[test]
 fn a_request_without_host_reaches_the_service_without_one() {
     let running = start(1, Bounds::default());
-    let text = running.connect().ask("GET /seen HTTP/1.1\r\n\r\n").text();
+    let text = running.connect().request("GET /seen HTTP/1.1\r\n\r\n").text();
     assert!(text.starts_with("GET /seen\n") && !text.contains("host"), "{text}");
 }
 
@@ -116,15 +116,15 @@ fn a_body_that_no_route_reads_is_not_passed_on() {
         ("PUT /seen", "content-length: 5\r\n\r\nhello"),
         ("POST /check/other", "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
     ] {
-        let text = connection.ask(format!("{line} HTTP/1.1\r\n{body}")).text();
+        let text = connection.request(format!("{line} HTTP/1.1\r\n{body}")).text();
         assert!(text.starts_with(&format!("{line}\n")) && !text.contains("hello"), "{text}");
         assert!(!text.contains("content-length: 5") && !text.contains("transfer-encoding"), "{text}");
     }
-    assert_eq!(connection.ask(check("a")).status, 200);
+    assert_eq!(connection.request(check("a")).status, 200);
 }
 
 #[test]
-fn a_request_whose_body_is_not_there_takes_no_turn() {
+fn a_request_with_an_incomplete_body_takes_no_turn() {
     let running = start(1, Bounds { forwarded: 1, ..Bounds::default() });
     let mut slow: Vec<_> = (0..50).map(|_| running.connect()).collect();
     for client in &mut slow {
@@ -132,10 +132,10 @@ fn a_request_whose_body_is_not_there_takes_no_turn() {
     }
     wait_until("bodies", || running.door.figures().held > 50 * 3);
     for _ in 0..20 {
-        assert_eq!(running.connect().ask("GET /seen HTTP/1.1\r\n\r\n").status, 200);
+        assert_eq!(running.connect().request("GET /seen HTTP/1.1\r\n\r\n").status, 200);
     }
     for client in &mut slow {
-        assert!(client.ask("lo").text().ends_with("\nhello"));
+        assert!(client.request("lo").text().ends_with("\nhello"));
     }
 }
 
@@ -150,11 +150,11 @@ fn what_frees_a_place_never_waits_behind_what_waits_for_one() {
     for _ in 0..20 {
         let mut connection = running.connect();
         for path in ["/v1/commit", "/v1/cancel", "/v1/extend"] {
-            let response = connection.ask(format!("POST {path} HTTP/1.1\r\ncontent-length: 2\r\n\r\n{{}}"));
+            let response = connection.request(format!("POST {path} HTTP/1.1\r\ncontent-length: 2\r\n\r\n{{}}"));
             assert!(response.text().ends_with("\n{}"), "{}", response.text());
         }
         for path in ["/metrics", "/readyz", "/healthz"] {
-            assert_eq!(connection.ask(format!("GET {path} HTTP/1.1\r\n\r\n")).status, 200);
+            assert_eq!(connection.request(format!("GET {path} HTTP/1.1\r\n\r\n")).status, 200);
         }
     }
     assert_eq!(running.behind.waiting(), 1, "threads share their turns");
@@ -171,7 +171,7 @@ fn what_requests_hold_that_wait_for_a_turn_is_bounded() {
     // 16 of them fill it, and as many as there are threads may be read at one time.
     wait_until("refusals", || running.count("other", 503) >= 40 - 16 - 2);
     assert!(running.door.figures().held <= (1 << 20) + 3 * (65 << 10));
-    assert_eq!(running.connect().ask("POST /v1/commit HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}").status, 200);
+    assert_eq!(running.connect().request("POST /v1/commit HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}").status, 200);
     let refused = clients.iter_mut().rev().find_map(|client| {
         client.stream.set_nonblocking(true).expect("a socket");
         client.try_response()

@@ -1,4 +1,4 @@
-//! What the door answers itself, what it refuses, and in which order.
+//! Which requests the door answers, which it refuses, and in which order.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -17,7 +17,7 @@ fn exactly_the_limit_passes_on_any_number_of_connections() {
         let threads: Vec<_> = (0..8)
             .map(|_| {
                 let (mut connection, request) = (running.connect(), check(&client));
-                scope.spawn(move || (0..20).map(|_| connection.ask(&request).status).collect::<Vec<_>>())
+                scope.spawn(move || (0..20).map(|_| connection.request(&request).status).collect::<Vec<_>>())
             })
             .collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect()
@@ -32,26 +32,26 @@ fn exactly_the_limit_passes_on_any_number_of_connections() {
 fn each_route_answers_as_it_should() {
     let running = start(1, Bounds::default());
     let mut connection = running.connect();
-    let health = connection.ask("GET /healthz HTTP/1.1\r\n\r\n");
+    let health = connection.request("GET /healthz HTTP/1.1\r\n\r\n");
     assert_eq!((health.status, health.text().as_str()), (200, "ok\n"));
     assert_eq!(health.field("content-type"), Some("text/plain; charset=utf-8"));
     let head = connection.send("HEAD /healthz HTTP/1.1\r\n\r\n").try_head();
     assert!(head.contains("content-length: 3\r\n"), "{head}");
-    let passed = connection.ask(check("a"));
+    let passed = connection.request(check("a"));
     assert_eq!(
         (passed.status, passed.field("x-remaining"), passed.field("content-length")),
         (200, Some("0"), Some("0"))
     );
     assert_eq!(passed.field("content-type"), None);
-    let refused = connection.ask(check("a"));
+    let refused = connection.request(check("a"));
     assert_eq!((refused.status, refused.text().as_str()), (429, "{\"status\":429}"));
-    let bare = connection.ask("GET /check-403/default/a HTTP/1.1\r\nx-forwarded-for: a\r\n\r\n");
+    let bare = connection.request("GET /check-403/default/a HTTP/1.1\r\nx-forwarded-for: a\r\n\r\n");
     assert_eq!((bare.status, bare.body.len()), (403, 0));
-    let described =
-        connection.ask("POST /v1/check HTTP/1.1\r\ncontent-length: 13\r\nx-forwarded-for: b\r\n\r\n{\"request\":{}");
+    let described = connection
+        .request("POST /v1/check HTTP/1.1\r\ncontent-length: 13\r\nx-forwarded-for: b\r\n\r\n{\"request\":{}");
     assert_eq!(described.status, 200);
     assert_eq!(running.behind.requests(), 0);
-    let unknown = connection.ask("GET /check/other HTTP/1.1\r\n\r\n");
+    let unknown = connection.request("GET /check/other HTTP/1.1\r\n\r\n");
     assert!(unknown.text().starts_with("GET /check/other\n"));
     assert_eq!(running.door.figures().left_to_python, 1);
 }
@@ -93,7 +93,7 @@ fn heads_of_many_fields_are_answered_among_others_in_their_order() {
     let (client, mut connection) = (another_client(), running.connect());
     let (few, by) = (check(&client), format!("x-forwarded-for: {client}\r\n\r\n"));
     let wide = with("GET /check/default/a", 150, &by);
-    connection.send(format!("{few}{few}{wide}{few}{wide}")); // at once: the wide one waits for those before it
+    connection.send(format!("{few}{few}{wide}{few}{wide}")); // at once: the wide head waits for those before it
     for left in ["99", "98", "97", "96", "95"] {
         assert_eq!(connection.response().field("x-remaining"), Some(left));
     }
@@ -160,7 +160,7 @@ fn heads_and_bodies_have_bounds() {
         ),
     ] {
         let mut connection = running.connect();
-        let response = connection.ask(request);
+        let response = connection.request(request);
         assert_eq!(response.status, status);
         assert!(
             response.text().ends_with(&format!(r#""status":{status},"detail":"{detail}"}}"#)),
@@ -171,14 +171,14 @@ fn heads_and_bodies_have_bounds() {
     }
     let mut connection = running.connect();
     let most = "x: a\r\n".repeat(255);
-    assert_eq!(connection.ask(format!("GET /check/default HTTP/1.1\r\nhost: a\r\n{most}\r\n")).status, 200);
+    assert_eq!(connection.request(format!("GET /check/default HTTP/1.1\r\nhost: a\r\n{most}\r\n")).status, 200);
     let body = "a".repeat(1 << 20);
-    let large = connection.ask(format!("POST /v1/check HTTP/1.1\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
-    assert!(large.text().ends_with(&body)); // the decider left it to the service behind
+    let large = connection.request(format!("POST /v1/check HTTP/1.1\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+    assert!(large.text().ends_with(&body)); // the decider left it to the Python service
 }
 
 #[test]
-fn an_unwanted_body_is_thrown_away_however_large_it_is() {
+fn an_unwanted_body_is_discarded_however_large_it_is() {
     let running = start(100, Bounds::default());
     let body = "a".repeat(5 << 20);
     for framed in [
@@ -195,7 +195,7 @@ fn an_unwanted_body_is_thrown_away_however_large_it_is() {
         assert_eq!((last.status, last.field("connection")), (200, Some("close")));
         assert!(connection.has_ended());
     }
-    assert_eq!(running.connect().ask(check("behind the last")).field("x-remaining"), Some("99"));
+    assert_eq!(running.connect().request(check("behind the last")).field("x-remaining"), Some("99"));
 }
 
 #[test]
@@ -206,21 +206,21 @@ fn an_upgrade_is_not_accepted_and_nothing_behind_it_is_read() {
     let response = connection.send(request).send(check("behind")).response();
     assert_eq!((response.status, response.field("connection")), (200, Some("close")));
     assert!(connection.has_ended());
-    assert_eq!(running.connect().ask(check("behind")).field("x-remaining"), Some("99"));
+    assert_eq!(running.connect().request(check("behind")).field("x-remaining"), Some("99"));
 }
 
 #[test]
 fn http_1_0_is_answered_and_stays_open_only_where_it_asks_to() {
     let running = start(100, Bounds::default());
     let mut connection = running.connect();
-    let stays = connection.ask("GET /healthz HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
+    let stays = connection.request("GET /healthz HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
     assert_eq!(stays.field("connection"), Some("keep-alive"));
-    let last = connection.ask("GET /healthz HTTP/1.0\r\n\r\n");
+    let last = connection.request("GET /healthz HTTP/1.0\r\n\r\n");
     assert_eq!((last.status, last.field("connection")), (200, Some("close")));
     assert!(connection.has_ended());
     let mut connection = running.connect();
     running.door.announce_end();
-    let last = connection.ask("GET /healthz HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
+    let last = connection.request("GET /healthz HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
     assert!(last.head.contains("connection: close\r\n") && !last.head.contains("keep-alive"), "{}", last.head);
     assert!(connection.has_ended());
 }
@@ -238,9 +238,9 @@ fn a_client_that_has_sent_all_is_still_answered() {
 }
 
 #[test]
-fn a_client_cannot_say_what_only_the_door_may() {
+fn a_client_cannot_forge_the_fields_of_the_door() {
     let running = start(100, Bounds::default());
     let request = check("a").replace("host: a", "host: a\r\nheadgate-door-peer: 1.2.3.4");
-    let response = running.connect().ask(request);
+    let response = running.connect().request(request);
     assert_eq!((response.status, response.field("x-peer-field")), (200, None));
 }

@@ -1,4 +1,4 @@
-//! Requests that another server might read as other requests: refused, or the connection ends; nothing behind is read.
+//! Requests that another server might read differently: refused, or the connection ends; nothing behind them is read.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -39,10 +39,10 @@ fn requests_that_can_be_read_in_two_ways_are_refused_and_the_connection_is_close
         assert!(connection.has_ended(), "{request:?}");
     }
     assert_eq!(running.behind.requests(), 0);
-    assert_eq!(running.connect().ask(check("smuggled")).field("x-remaining"), Some("99"));
+    assert_eq!(running.connect().request(check("smuggled")).field("x-remaining"), Some("99"));
 }
 
-/// Bodies in chunks that are none, each with a part of a request behind that must never be answered.
+/// Malformed bodies in chunks, each followed by a part of a request that must never be answered.
 const NO_CHUNKS: [&str; 22] = [
     "0x3\r\nabc\r\n0\r\n\r\n",
     "+3\r\nabc\r\n0\r\n\r\n",
@@ -89,7 +89,7 @@ fn a_body_of_bad_chunks_is_refused_and_nothing_behind_it_is_read() {
         }
     }
     assert_eq!(running.behind.requests(), 0);
-    assert_eq!(running.connect().ask(check("smuggled")).field("x-remaining"), Some("999"));
+    assert_eq!(running.connect().request(check("smuggled")).field("x-remaining"), Some("999"));
 }
 
 #[test]
@@ -126,5 +126,5 @@ fn a_request_in_the_body_of_another_is_never_one_of_its_own() {
             assert_eq!(connection.response().text(), "ok\n", "{line}");
         }
     }
-    assert_eq!(running.connect().ask(check("hidden")).field("x-remaining"), Some("999"));
+    assert_eq!(running.connect().request(check("hidden")).field("x-remaining"), Some("999"));
 }

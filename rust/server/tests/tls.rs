@@ -1,4 +1,4 @@
-//! TLS: what holds of bare connections holds of these, and a renewed certificate costs none of them.
+//! TLS: what holds for bare connections holds here, and renewing a certificate ends no connection.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -19,17 +19,17 @@ use support::{check, connect, wait_until};
 fn http1_is_spoken_over_each_version_of_tls_with_keys_of_each_kind() {
     for pair in [SERVER, RSA] {
         let running = start_tls(tls_of(pair, None), Bounds::default());
-        for speaks in [HTTP1, Speaks { old_tls: true, ..HTTP1 }, Speaks { protocol: None, ..HTTP1 }] {
-            let mut client = running.connect_tls(speaks);
+        for options in [HTTP1, ClientOptions { old_tls: true, ..HTTP1 }, ClientOptions { protocol: None, ..HTTP1 }] {
+            let mut client = running.connect_tls(options);
             assert_eq!(client.shown(), der_of(pair));
-            assert_eq!(client.session.as_ref().expect("TLS").alpn_protocol(), speaks.protocol);
+            assert_eq!(client.session.as_ref().expect("TLS").alpn_protocol(), options.protocol);
             answered(&mut client);
-            let passed = client.ask("GET /seen HTTP/1.1\r\nhost: a\r\n\r\n");
+            let passed = client.request("GET /seen HTTP/1.1\r\nhost: a\r\n\r\n");
             assert!(passed.text().contains("headgate-door-peer: 127.0.0.1"), "{}", passed.text());
-            let large = client.ask("GET /large?3000000 HTTP/1.1\r\nhost: a\r\n\r\n");
+            let large = client.request("GET /large?3000000 HTTP/1.1\r\nhost: a\r\n\r\n");
             assert_eq!(large.body.len(), 3_000_000);
             let body = "x".repeat(100_000);
-            let echoed = client.ask(format!("POST /echo HTTP/1.1\r\ncontent-length: 100000\r\n\r\n{body}"));
+            let echoed = client.request(format!("POST /echo HTTP/1.1\r\ncontent-length: 100000\r\n\r\n{body}"));
             assert_eq!(echoed.text(), body);
         }
         running.wait_for_the_end();
@@ -38,7 +38,7 @@ fn http1_is_spoken_over_each_version_of_tls_with_keys_of_each_kind() {
 }
 
 #[test]
-fn requests_in_a_row_are_answered_in_their_order() {
+fn pipelined_requests_are_answered_in_order() {
     let running = start_tls(tls_of(SERVER, None), Bounds::default());
     let mut client = running.connect_tls(HTTP1);
     client.send(check("same").repeat(500));
@@ -49,7 +49,7 @@ fn requests_in_a_row_are_answered_in_their_order() {
 }
 
 #[test]
-fn http2_is_what_a_client_gets_that_offers_it() {
+fn a_client_that_offers_http2_gets_it() {
     let running = start_tls(tls_of(SERVER, None), Bounds::default());
     let mut client = running.connect_tls(HTTP2);
     client.send(hello(b""));
@@ -60,19 +60,19 @@ fn http2_is_what_a_client_gets_that_offers_it() {
         assert_eq!((response.stream, response.status()), (stream, 200));
     }
     assert_eq!(client.session.as_ref().expect("TLS").alpn_protocol(), Some(&b"h2"[..]));
-    let mut neither = running.connect_tls(Speaks { protocol: Some(b"gopher"), ..HTTP1 });
-    let refused = neither.shake_hands().expect_err("no protocol");
+    let mut neither = running.connect_tls(ClientOptions { protocol: Some(b"gopher"), ..HTTP1 });
+    let refused = neither.perform_handshake().expect_err("no protocol");
     assert!(refused.contains("NoApplicationProtocol"), "{refused}");
 }
 
 #[test]
-fn another_certificate_is_shown_to_who_comes_and_who_is_there_stays() {
+fn new_connections_get_a_swapped_certificate_and_open_ones_stay() {
     let running = start_tls(tls_of(SERVER, None), Bounds::default());
     let done = AtomicBool::new(false);
     let mut before = running.connect_tls(HTTP1);
     assert_eq!(before.shown(), der_of(SERVER));
     thread::scope(|scope| {
-        let asking: Vec<_> = (0..4)
+        let clients: Vec<_> = (0..4)
             .map(|_| {
                 let (mut client, done) = (running.connect_tls(HTTP1), &done);
                 scope.spawn(move || {
@@ -89,19 +89,19 @@ fn another_certificate_is_shown_to_who_comes_and_who_is_there_stays() {
             assert_eq!(running.connect_tls(HTTP1).shown(), der_of(pair));
         }
         done.store(true, Ordering::SeqCst);
-        for thread in asking {
+        for thread in clients {
             thread.join().expect("every check was answered");
         }
     });
     answered(&mut before);
     running.door.swap_tls(tls_of(RENEWED, Some(CA)));
     let mut stranger = running.connect_tls(HTTP1);
-    assert!(stranger.shake_hands().is_err() || stranger.read(&mut [0; 1]).is_err());
+    assert!(stranger.perform_handshake().is_err() || stranger.read(&mut [0; 1]).is_err());
     answered(&mut before);
 }
 
 #[test]
-fn a_drain_answers_what_has_begun_and_ends_the_rest_in_words() {
+fn a_drain_answers_what_has_begun_and_ends_the_rest_with_a_notice() {
     let mut running = start_tls(tls_of(SERVER, None), Bounds::default());
     let address = running.address;
     let mut idle = running.connect_tls(HTTP1);
@@ -117,16 +117,16 @@ fn a_drain_answers_what_has_begun_and_ends_the_rest_in_words() {
     begun.stream.write_all(&first).expect("it is taken");
     wait_until("all are open", || running.door.figures().open == 4);
     wait_until("one is busy", || running.behind.requests() == 1);
-    let asking = thread::spawn(move || {
+    let client = thread::spawn(move || {
         let mut client = connect(address);
         client.session = Some(Box::new(session_of(&config_of(HTTP1))));
-        let mut asked = 0;
+        let mut sent = 0;
         loop {
-            let response = client.ask(check("everyone"));
+            let response = client.request(check("everyone"));
             assert_eq!(response.status, 200);
-            asked += 1;
+            sent += 1;
             if response.field("connection") == Some("close") {
-                return asked;
+                return sent;
             }
         }
     });
@@ -135,8 +135,8 @@ fn a_drain_answers_what_has_begun_and_ends_the_rest_in_words() {
     answered(&mut begun);
     assert_eq!(busy.response().status, 200);
     second.frame_of(GOAWAY);
-    assert_eq!(idle.read(&mut [0; 1]).expect("an end that is told"), 0);
-    assert!(asking.join().expect("every check was answered") > 0);
+    assert_eq!(idle.read(&mut [0; 1]).expect("an end with close_notify"), 0);
+    assert!(client.join().expect("every check was answered") > 0);
     drop((idle, second, busy, begun));
     running.door.drain(Duration::from_secs(20)).expect("threads that end");
     assert_eq!(running.door.figures().open, 0);
@@ -145,7 +145,7 @@ fn a_drain_answers_what_has_begun_and_ends_the_rest_in_words() {
 #[test]
 fn a_client_that_sends_no_more_is_answered() {
     let running = start_tls(tls_of(SERVER, None), Bounds::default());
-    for is_told in [true, false] {
+    for has_close_notify in [true, false] {
         let mut client = running.connect_tls(HTTP1);
         let session = client.session.as_mut().expect("TLS");
         while session.is_handshaking() {
@@ -153,7 +153,7 @@ fn a_client_that_sends_no_more_is_answered() {
         }
         session.set_buffer_limit(None);
         session.writer().write_all(check("leaves").repeat(500).as_bytes()).expect("room");
-        if is_told {
+        if has_close_notify {
             session.send_close_notify();
         }
         while session.wants_write() {

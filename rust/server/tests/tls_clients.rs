@@ -1,4 +1,4 @@
-//! Clients that speak no TLS, are not let in, or take their time: each is told so and closed, and no other waits.
+//! Clients that speak no TLS, are not admitted, or are slow: each gets an alert and is closed, and no other waits.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -17,17 +17,17 @@ use support::{Client, check, connect, wait_until};
 /// An alert, as the first record of a connection (RFC 8446, 5.1).
 const ALERT: u8 = 21;
 
-/// What a client gets that sends these bytes, until the connection ends.
-fn told(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+/// What a client receives that sends these bytes, until the connection ends.
+fn reply_to(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut client = connect(address);
     client.send(bytes);
-    let mut told = vec![];
-    let _ = client.stream.read_to_end(&mut told); // it may have been reset behind what was told
-    told
+    let mut reply = vec![];
+    let _ = client.stream.read_to_end(&mut reply); // it may have been reset after the alert
+    reply
 }
 
 #[test]
-fn a_client_that_speaks_no_tls_is_told_so_and_closed() {
+fn a_client_that_speaks_no_tls_gets_an_alert_and_is_closed() {
     let running = start_tls(tls_of(SERVER, None), Bounds::default());
     let others: [&[u8]; 4] = [
         b"GET /check/default HTTP/1.1\r\nhost: a\r\n\r\n",
@@ -36,8 +36,8 @@ fn a_client_that_speaks_no_tls_is_told_so_and_closed() {
         &[0x16, 3, 1, 0xff, 0xff, 1, 0, 0, 0, 0, 0, 0],
     ];
     for bytes in others {
-        let told = told(running.address, bytes);
-        assert_eq!(told.first(), Some(&ALERT), "{bytes:?}: {told:?}");
+        let reply = reply_to(running.address, bytes);
+        assert_eq!(reply.first(), Some(&ALERT), "{bytes:?}: {reply:?}");
     }
     running.wait_for_the_end();
     assert_eq!(running.door.figures().no_handshake, 4);
@@ -45,16 +45,16 @@ fn a_client_that_speaks_no_tls_is_told_so_and_closed() {
 }
 
 #[test]
-fn one_that_says_nothing_and_leaves_is_not_counted_and_one_that_leaves_in_between_is() {
+fn a_client_that_leaves_before_its_first_byte_is_not_counted_and_one_that_leaves_later_is() {
     let running = start_tls(tls_of(SERVER, None), Bounds::default());
     drop(connect(running.address));
     let mut halfway = connect(running.address);
-    let mut begun = vec![];
-    session_of(&config_of(HTTP1)).write_tls(&mut begun).expect("a hello");
-    halfway.send(&begun[..begun.len() / 2]).stream.shutdown(Shutdown::Write).expect("half a connection");
+    let mut hello_bytes = vec![];
+    session_of(&config_of(HTTP1)).write_tls(&mut hello_bytes).expect("a hello");
+    halfway.send(&hello_bytes[..hello_bytes.len() / 2]).stream.shutdown(Shutdown::Write).expect("half a connection");
     assert!(halfway.has_ended());
     let mut later = connect(running.address);
-    later.send(&begun).stream.shutdown(Shutdown::Write).expect("half a connection");
+    later.send(&hello_bytes).stream.shutdown(Shutdown::Write).expect("half a connection");
     let _ = later.stream.read_to_end(&mut vec![]);
     drop((halfway, later));
     running.wait_for_the_end();
@@ -62,15 +62,15 @@ fn one_that_says_nothing_and_leaves_is_not_counted_and_one_that_leaves_in_betwee
 }
 
 #[test]
-fn only_clients_with_a_certificate_of_the_authority_are_let_in() {
+fn only_clients_with_a_certificate_of_the_authority_are_admitted() {
     let running = start_tls(tls_of(SERVER, Some(CA)), Bounds::default());
     for old_tls in [false, true] {
-        let mut known = running.connect_tls(Speaks { certificate: Some(CLIENT), old_tls, ..HTTP1 });
+        let mut known = running.connect_tls(ClientOptions { certificate: Some(CLIENT), old_tls, ..HTTP1 });
         answered(&mut known);
         for (certificate, why) in [(None, "CertificateRequired"), (Some(STRANGER), "UnknownCA")] {
-            let mut refused = running.connect_tls(Speaks { certificate, old_tls, ..HTTP1 });
-            // In TLS 1.3 a client may send before it knows whether it is let in.
-            let error = refused.shake_hands().err().or_else(|| {
+            let mut refused = running.connect_tls(ClientOptions { certificate, old_tls, ..HTTP1 });
+            // In TLS 1.3 a client may send before it knows whether it is admitted.
+            let error = refused.perform_handshake().err().or_else(|| {
                 let _ = refused.stream.set_read_timeout(Some(support::WAIT));
                 refused.read(&mut [0; 1]).err().map(|error| error.to_string())
             });
@@ -88,12 +88,12 @@ fn only_clients_with_a_certificate_of_the_authority_are_let_in() {
 fn hundreds_of_slow_handshakes_end_in_their_time_while_others_are_served() {
     let bounds = Bounds { head: Duration::from_secs(4), ..Bounds::default() };
     let running = start_tls(tls_of(SERVER, None), bounds);
-    let mut begun = vec![];
-    session_of(&config_of(HTTP1)).write_tls(&mut begun).expect("a hello");
+    let mut hello_bytes = vec![];
+    session_of(&config_of(HTTP1)).write_tls(&mut hello_bytes).expect("a hello");
     let mut slow: Vec<Client> = (0..300)
         .map(|number| {
             let mut client = connect(running.address);
-            client.send(&begun[..[0, 1, 5, begun.len() - 1, begun.len()][number % 5]]);
+            client.send(&hello_bytes[..[0, 1, 5, hello_bytes.len() - 1, hello_bytes.len()][number % 5]]);
             client
         })
         .collect();
@@ -101,11 +101,11 @@ fn hundreds_of_slow_handshakes_end_in_their_time_while_others_are_served() {
         answered(&mut running.connect_tls(HTTP1));
     }
     let mut trickles = connect(running.address);
-    let mut bytes = begun.iter();
+    let mut bytes = hello_bytes.iter();
     while bytes.next().is_some_and(|byte| trickles.stream.write_all(&[*byte]).is_ok()) {
         thread::sleep(Duration::from_millis(50));
     }
-    assert!(bytes.len() > 0, "it was waited for without an end");
+    assert!(bytes.len() > 0, "the wait for it had no end");
     for client in &mut slow {
         let _ = client.stream.read_to_end(&mut vec![]);
     }
@@ -168,8 +168,8 @@ fn a_client_that_does_not_read_is_cut_off_and_one_that_reads_slowly_is_not() {
 }
 
 #[test]
-fn a_client_that_asks_on_and_reads_nothing_is_cut_off() {
-    // TLS takes each of the short responses whole, also when the socket takes nothing.
+fn a_client_that_keeps_sending_and_reads_nothing_is_cut_off() {
+    // TLS buffers each of the short responses completely, also when the socket takes nothing.
     let running = start_tls(tls_of(SERVER, None), Bounds { take: Duration::from_secs(1), ..Bounds::default() });
     let mut client = running.connect_tls(HTTP1);
     answered(&mut client);

@@ -1,4 +1,4 @@
-//! What a door may prove itself with: texts that cannot be used are told apart.
+//! Certificates and keys of a door: texts that cannot be used are distinguished.
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
@@ -7,14 +7,14 @@ mod support;
 use headgate_server::tls::{Part, Pem, Tls};
 use support::certified::*;
 
-/// What is said of these texts.
+/// The error for these texts.
 fn why_not(certificate: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> (Part, String) {
     let unusable = Tls::new(&Pem { certificate, key, client_ca }).err().expect("nothing that can be used");
     (unusable.part, unusable.why)
 }
 
 #[test]
-fn texts_that_cannot_be_used_are_told_apart_and_show_no_key() {
+fn texts_that_cannot_be_used_are_distinguished_and_show_no_key() {
     let (certificate, key) = SERVER;
     let cut = &key[..key.len() / 2];
     let garbled = String::from_utf8_lossy(key).replace("\nM", "\n*");

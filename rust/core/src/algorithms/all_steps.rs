@@ -1,6 +1,6 @@
-//! All steps of a decision on one state at once: what a table asks of a key that is known.
+//! All steps of a decision on one state at once, for a key that is known.
 //!
-//! The moment is brought into the limit's units once, and its algorithm is asked for once.
+//! The moment is converted into the limit's units once, and the algorithm is chosen once.
 
 use crate::algorithms::log_view::Marked;
 use crate::algorithms::transition::{
@@ -10,11 +10,11 @@ use crate::algorithms::transition::{
 use crate::algorithms::{fixed_window, leaky_queue, sliding_window, token_bucket};
 use crate::limit::{Algorithm, Limit};
 
-/// What admitting a cost gives that need not wait.
+/// What `admit` returns for a cost that need not wait.
 const AT_ONCE: Option<i64> = Some(0);
 
-/// Roll, admit, charge and measure a state that is stored: the state after the charge, where this limit admits it, and
-/// what it then says. `wait_us` is made of the wait and the delay of a request.
+/// Roll, admit, charge and measure a stored state: the state, charged where this limit admits the cost, and its
+/// reading. `wait_us` computes the wait of a request from the wait and the delay that the limit gives.
 #[inline(always)]
 pub fn decide(
     limit: &Limit,
@@ -30,14 +30,14 @@ pub fn decide(
             let wait = wait_us(wait_at(limit, fixed_window::admit(limit, rolled, now, cost), now, now_us), 0);
             let charged = if wait == 0 { fixed_window::charge(limit, rolled, now, cost) } else { rolled };
             let measured = measured_at(limit, fixed_window::measure(limit, charged, now), now, now_us);
-            told([charged.0, charged.1, 0], measured, (wait, 0))
+            charged_reading([charged.0, charged.1, 0], measured, (wait, 0))
         }
         Algorithm::SlidingWindow => {
             let rolled = sliding_window::roll(limit, Some((a, b, c)), now);
             let wait = wait_us(wait_at(limit, sliding_window::admit(limit, rolled, now, cost), now, now_us), 0);
             let charged = if wait == 0 { sliding_window::charge(limit, rolled, now, cost) } else { rolled };
             let measured = measured_at(limit, sliding_window::measure(limit, charged, now), now, now_us);
-            told(charged.into(), measured, (wait, 0))
+            charged_reading(charged.into(), measured, (wait, 0))
         }
         _ => {
             let rolled = token_bucket::roll(limit, Some((a, b)), now);
@@ -47,12 +47,12 @@ pub fn decide(
             let wait = wait_us(wait_at(limit, token_bucket::admit(limit, rolled, now, cost), now, now_us), delay);
             let charged = if wait == 0 { token_bucket::charge(limit, rolled, now, cost) } else { rolled };
             let measured = measured_at(limit, token_bucket::measure(limit, charged, now), now, now_us);
-            told([charged.0, charged.1, 0], measured, (wait, delay))
+            charged_reading([charged.0, charged.1, 0], measured, (wait, delay))
         }
     }
 }
 
-/// Roll, admit, charge and mark a state that is stored, for a hold: the state after the charge, what the hold
+/// Roll, admit, charge and mark a stored state, for a hold: the state after the charge, what the hold
 /// remembers, and how long its request is to wait. None where it does not pass at once.
 #[inline(always)]
 pub fn reserve(limit: &Limit, stored: Numbers, now_us: i64, cost: i64) -> Option<(Numbers, Marked, i64)> {
@@ -86,7 +86,7 @@ pub fn reserve(limit: &Limit, stored: Numbers, now_us: i64, cost: i64) -> Option
     }
 }
 
-/// Roll a state that is stored, and settle a hold: the state, and what was given back.
+/// Roll a stored state, and settle a hold: the state, and what was given back.
 #[inline(always)]
 pub fn settle(
     limit: &Limit,
@@ -116,7 +116,7 @@ pub fn settle(
     }
 }
 
-/// `decide` for the algorithms that are asked seldom.
+/// `decide` for the rare algorithms.
 #[inline(always)]
 pub fn decide_rare(
     limit: &Limit,
@@ -128,11 +128,11 @@ pub fn decide_rare(
     let rolled = roll_numbers::<ANY>(limit, Some(stored), now_us);
     let wait = wait_us(admit_numbers::<ANY>(limit, rolled, now_us, cost), 0);
     let charged = if wait == 0 { charge_numbers::<ANY>(limit, rolled, now_us, cost) } else { rolled };
-    told(charged, measure_numbers::<ANY>(limit, charged, now_us), (wait, 0))
+    charged_reading(charged, measure_numbers::<ANY>(limit, charged, now_us), (wait, 0))
 }
 
 #[inline(always)]
-fn told(
+fn charged_reading(
     charged: Numbers,
     (remaining, reset_after_us, next_after_us): (i64, i64, i64),
     (retry_after_us, delay_us): (i64, i64),

@@ -97,7 +97,7 @@ pub fn fits(_limit: &Limit, state: State) -> bool {
     state.2 <= LARGEST
 }
 
-/// A window in which so many units are counted.
+/// A window with a count of units.
 fn counted((start, end): (i64, i64), count: i64) -> State {
     (start, end, count)
 }

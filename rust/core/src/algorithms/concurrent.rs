@@ -1,23 +1,23 @@
 //! Places in flight: so many units at one time, each held for as long as its lease.
 //!
-//! State is (asked, used, last): the leases of a key and the end of the one that is asked for, the places in use, and
-//! when the last of them is over, None where there is none. What a decision takes is in `used` and `last`; the store
+//! State is (request, used, last): the leases of a key and the end of the requested one, the places in use, and when
+//! the last of them is over, None where there is none. What a decision takes is in `used` and `last`; the store
 //! adds its lease. A lease is over at its end. Times are microseconds. Pure. See docs/algorithms.md#places-in-flight.
 
-use crate::algorithms::leases::{AskedLeases, Leases};
+use crate::algorithms::leases::{LeaseRequest, Leases};
 use crate::algorithms::log_view::Marked;
 use crate::limit::Limit;
 
-/// (asked, used, last)
-pub type State<L> = (AskedLeases<L>, i64, Option<i64>);
+/// (request, used, last)
+pub type State<L> = (LeaseRequest<L>, i64, Option<i64>);
 
 /// The state as it stands at `now`.
-pub fn roll<L: Leases>(_limit: &Limit, asked: AskedLeases<L>, now: i64) -> State<L> {
-    match &asked.leases {
-        None => (asked, 0, None),
+pub fn roll<L: Leases>(_limit: &Limit, request: LeaseRequest<L>, now: i64) -> State<L> {
+    match &request.leases {
+        None => (request, 0, None),
         Some(leases) => {
             let (used, last) = (leases.used(now), leases.last(now));
-            (asked, used, last)
+            (request, used, last)
         }
     }
 }
@@ -36,9 +36,9 @@ pub fn admit<L: Leases>(limit: &Limit, state: &State<L>, now: i64, cost: i64) ->
 
 /// The state after an admitted cost.
 pub fn charge<L: Leases>(_limit: &Limit, state: State<L>, _now: i64, cost: i64) -> State<L> {
-    let (asked, used, last) = state;
-    let until = asked.until.filter(|_| cost != 0);
-    (asked, used + cost, last.max(until))
+    let (request, used, last) = state;
+    let until = request.until.filter(|_| cost != 0);
+    (request, used + cost, last.max(until))
 }
 
 /// (remaining, reset_after, next_after): what is free, when all of it is, when one more is.
@@ -90,9 +90,9 @@ pub fn fits<L: Leases>(_limit: &Limit, _state: &State<L>) -> bool {
 }
 
 fn freed<L: Leases>(state: &State<L>, now: i64, needed: i64) -> i64 {
-    let (asked, _, last) = state;
-    // One place is free when the first of them is over; only for more is it asked whether they have as many.
-    if let Some(leases) = &asked.leases
+    let (request, _, last) = state;
+    // One place is free when the first of them is over; whether as many are in use matters only for more.
+    if let Some(leases) = &request.leases
         && (needed == 1 || needed <= leases.used(now))
         && let Some(until) = leases.freed_at(now, needed)
     {

@@ -1,28 +1,28 @@
-//! The leases of one key, by their ends: what is in use is a sum that is kept, not counted anew.
+//! The leases of one key, by their ends: the places in use are a running sum, not counted anew.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-/// So many places, until a moment in microseconds. `number` tells those of one end from each other.
+/// A number of places, until a moment in microseconds. `number` distinguishes leases of the same end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Its end.
+    /// The end, in microseconds.
     pub until: i64,
-    /// Which of those of one end.
+    /// Distinguishes it from leases of the same end.
     pub number: u64,
-    /// Its places.
+    /// The places it takes.
     pub places: i64,
 }
 
-/// The leases of one key, wherever they lie. Moments are microseconds.
+/// The leases of one key, wherever they are stored. Moments are microseconds.
 pub trait Leases {
-    /// The places of those that are not over.
+    /// The places of the leases that are not over.
     fn used(&self, now: i64) -> i64;
 
     /// When the last of them is over; None where none is left.
     fn last(&self, now: i64) -> Option<i64>;
 
-    /// When so many places, which are in use, will be free if none is extended or freed before.
+    /// When `needed` places, which are in use, will be free if none is extended or freed before.
     fn freed_at(&self, now: i64, needed: i64) -> Option<i64>;
 }
 
@@ -30,13 +30,13 @@ pub trait Leases {
 #[derive(Debug, Default)]
 pub struct KeyLeases {
     leases: BTreeMap<(i64, u64), i64>,
-    /// The moment that was last asked for, and the places that were in use then.
-    asked: Cell<(i64, i64)>,
+    /// The moment of the last query, and the places that were in use then.
+    last_query: Cell<(i64, i64)>,
 }
 
 impl Leases for &KeyLeases {
     fn used(&self, now: i64) -> i64 {
-        let (border, mut in_use) = self.asked.get();
+        let (border, mut in_use) = self.last_query.get();
         let places = |from: i64, to: i64| {
             self.leases.range((from + 1, 0)..=(to, u64::MAX)).map(|(_, places)| places).sum::<i64>()
         };
@@ -45,7 +45,7 @@ impl Leases for &KeyLeases {
         } else if now < border {
             in_use += places(now, border);
         }
-        self.asked.set((now, in_use));
+        self.last_query.set((now, in_use));
         in_use
     }
 
@@ -68,18 +68,18 @@ impl Leases for &KeyLeases {
 impl KeyLeases {
     /// Add a lease.
     pub fn add(&mut self, lease: Lease) {
-        let (border, in_use) = self.asked.get();
+        let (border, in_use) = self.last_query.get();
         if lease.until > border {
-            self.asked.set((border, in_use + lease.places));
+            self.last_query.set((border, in_use + lease.places));
         }
         self.leases.insert((lease.until, lease.number), lease.places);
     }
 
     /// Take a lease away; nothing happens where it is not there.
     pub fn take(&mut self, lease: Lease) {
-        let (border, in_use) = self.asked.get();
+        let (border, in_use) = self.last_query.get();
         if self.leases.remove(&(lease.until, lease.number)).is_some() && lease.until > border {
-            self.asked.set((border, in_use - lease.places));
+            self.last_query.set((border, in_use - lease.places));
         }
     }
 
@@ -94,11 +94,11 @@ impl KeyLeases {
     }
 }
 
-/// The leases of a key as a decision sees them, and the end of the one that it asks for; None of a peek.
+/// The leases of a key as a decision sees them, and the end of the lease that it requests.
 #[derive(Clone, Copy, Debug)]
-pub struct AskedLeases<L> {
-    /// Those that there are.
+pub struct LeaseRequest<L> {
+    /// The existing leases; None where the key has none.
     pub leases: Option<L>,
-    /// The end of one more.
+    /// The end of the requested lease; None of a peek.
     pub until: Option<i64>,
 }

@@ -1,4 +1,4 @@
-//! What a transition sees of a sliding log: its entries, oldest first, wherever they are stored.
+//! The view of a sliding log that a transition has: its entries, oldest first, wherever they are stored.
 
 /// (time, cost) in units of the limit.
 pub type Entry = (i64, i64);
@@ -25,17 +25,18 @@ pub struct Log<E> {
 }
 
 impl<E: LogEntries + From<Entry>> Log<E> {
-    /// A log of one entry, which is stored nowhere.
+    /// A log of one entry that is not stored.
     pub fn of_one(entry: Entry) -> Self {
         Self { entries: E::from(entry), used: entry.1, last: entry.0, shift: 0 }
     }
 }
 
-/// What a charge does to a log: the `gone` oldest entries leave, all times move by `shift`, `cost` comes at `time`.
+/// The effect of a charge on a log: the `expired` oldest entries leave, all times move by `shift`, and `cost` is added
+/// at `time`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogCharge {
     /// How many of the oldest entries leave.
-    pub gone: usize,
+    pub expired: usize,
     /// What is added to all times.
     pub shift: i64,
     /// When the cost is charged.

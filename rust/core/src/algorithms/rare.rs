@@ -1,4 +1,4 @@
-//! The algorithms that are asked seldom, behind one door: a call of another one passes it with one comparison.
+//! The algorithms that are rarely used, behind one branch: a call of another algorithm pays one comparison.
 //!
 //! Each function is the one of `transition` for the limits of which `Algorithm::is_rare` holds.
 

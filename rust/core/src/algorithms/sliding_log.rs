@@ -8,15 +8,15 @@
 use crate::algorithms::log_view::{Entry, Log, LogEntries, Marked};
 use crate::limit::{LARGEST, Limit};
 
-/// Where so many entries came since a charge, it is not given back: all of them may have to be moved.
+/// A charge with this many entries since is not given back: all of them might have to be moved.
 pub const MOST_SINCE: usize = 200;
 
-/// What is left of a log: its `kept` oldest entries as they are, and these behind them.
+/// What is left of a log: its `retained` oldest entries, unchanged, and the `moved` entries behind them.
 #[derive(Default)]
-pub struct Left {
-    /// How many entries stay as they are.
-    pub kept: usize,
-    /// Those behind them, at most `MOST_SINCE`.
+pub struct Remainder {
+    /// How many of the oldest entries stay as they are.
+    pub retained: usize,
+    /// The entries behind those, at most `MOST_SINCE`.
     pub moved: Vec<Entry>,
 }
 
@@ -39,7 +39,7 @@ pub struct State<E> {
     /// Entries that still count, oldest first.
     live: E,
     /// How many older entries no longer count.
-    pub gone: usize,
+    pub expired: usize,
     /// Units of the live entries and of `charged`.
     pub used: i64,
     /// The time of the newest entry, `charged` included.
@@ -54,7 +54,7 @@ pub struct State<E> {
 #[inline(always)]
 pub fn roll<E: LogEntries>(limit: &Limit, log: Option<Log<E>>, now: i64) -> State<E> {
     let Some(log) = log else {
-        return State { live: E::default(), gone: 0, used: 0, last: None, shift: 0, charged: 0 };
+        return State { live: E::default(), expired: 0, used: 0, last: None, shift: 0, charged: 0 };
     };
     let (mut shift, mut last) = (log.shift, log.last + log.shift);
     if last - now > 2 * limit.period {
@@ -62,13 +62,13 @@ pub fn roll<E: LogEntries>(limit: &Limit, log: Option<Log<E>>, now: i64) -> Stat
         (shift, last) = (now - log.last, now);
     }
     let border = now.max(last) - limit.period;
-    let mut state = State { live: log.entries, gone: 0, used: log.used, last: Some(last), shift, charged: 0 };
+    let mut state = State { live: log.entries, expired: 0, used: log.used, last: Some(last), shift, charged: 0 };
     while let Some((time, cost)) = state.live.oldest() {
         if time + shift > border {
             break;
         }
         state.live.next();
-        state.gone += 1;
+        state.expired += 1;
         state.used -= cost;
     }
     if state.used == 0 {
@@ -113,7 +113,7 @@ pub fn measure<E: LogEntries>(limit: &Limit, state: &State<E>, now: i64) -> (i64
     ((limit.quota - state.used).max(0), reset_after, next_after)
 }
 
-/// The log of a limit whose numbers were `former`: what had left under those is gone, the rest stays.
+/// The log of a limit whose numbers were `former`: entries that had left under those are dropped, the rest stays.
 pub fn convert<E: LogEntries>(_limit: &Limit, log: Log<E>, now_us: i64, former: &Limit) -> Option<Log<E>> {
     let state = roll(former, Some(log), now_us / former.unit_us);
     let last = state.last? - state.shift;
@@ -122,18 +122,18 @@ pub fn convert<E: LogEntries>(_limit: &Limit, log: Log<E>, now_us: i64, former: 
 
 /// The log without what is left of a charge made at `earliest` or later; None where nothing is left.
 ///
-/// Units are taken off the oldest entries since then: there are as many up to its own, so what goes would not
-/// have stayed longer. Where a slow clock of the caller's has missed its own entry, the newest before that go.
-pub fn give_back<E: LogEntries>(limit: &Limit, log: Log<E>, now: i64, cost: i64, earliest: i64) -> Option<Left> {
+/// Units are taken off the oldest entries since then: the charge's own entry is not older than these, so the units
+/// would not have stayed longer. Where the caller's slow clock has missed that entry, the newest before it are taken.
+pub fn give_back<E: LogEntries>(limit: &Limit, log: Log<E>, now: i64, cost: i64, earliest: i64) -> Option<Remainder> {
     let (last, stored) = (log.last, log.entries.clone().count());
     let border = now.max(last) - limit.period;
-    let untouched = Left { kept: stored, moved: Vec::new() };
+    let untouched = Remainder { retained: stored, moved: Vec::new() };
     if last <= border || earliest <= border {
         return Some(untouched); // it may have left already
     }
-    let kept = stored.saturating_sub(MOST_SINCE);
-    let mut before: Vec<Entry> = log.entries.clone().skip(kept).collect();
-    if kept > 0 && before[0].0 >= earliest {
+    let retained = stored.saturating_sub(MOST_SINCE);
+    let mut before: Vec<Entry> = log.entries.clone().skip(retained).collect();
+    if retained > 0 && before[0].0 >= earliest {
         return Some(untouched);
     }
     let since = before.split_off(before.partition_point(|(time, _)| *time < earliest));
@@ -142,7 +142,7 @@ pub fn give_back<E: LogEntries>(limit: &Limit, log: Log<E>, now: i64, cost: i64,
     let (mut moved, _) = without(before, missed);
     moved.reverse();
     moved.extend(since);
-    (kept > 0 || !moved.is_empty()).then_some(Left { kept, moved })
+    (retained > 0 || !moved.is_empty()).then_some(Remainder { retained, moved })
 }
 
 /// What a hold remembers right after its charge: the time of its entry.
@@ -173,7 +173,7 @@ pub fn settle<E: LogEntries>(
         }
         older += 1;
     }
-    Some(Settled { older: state.gone + older, time: moment, before, after: (before + change).max(0) })
+    Some(Settled { older: state.expired + older, time: moment, before, after: (before + change).max(0) })
 }
 
 /// Whether exact arithmetic holds this state, after a debt was charged.
@@ -194,9 +194,9 @@ fn freed<E: LogEntries>(limit: &Limit, state: &State<E>, now: i64, needed: i64) 
     state.last.unwrap_or(now) + limit.period - now
 }
 
-/// Entries without the first `needed` units of them, and how many of those there were too few.
+/// The entries without their first `needed` units, and how many units were missing.
 fn without(mut entries: Vec<Entry>, mut needed: i64) -> (Vec<Entry>, i64) {
-    let mut gone = 0;
+    let mut expired = 0;
     for (_, cost) in &mut entries {
         if *cost > needed {
             *cost -= needed;
@@ -204,8 +204,8 @@ fn without(mut entries: Vec<Entry>, mut needed: i64) -> (Vec<Entry>, i64) {
             break;
         }
         needed -= *cost;
-        gone += 1;
+        expired += 1;
     }
-    entries.drain(..gone);
+    entries.drain(..expired);
     (entries, needed)
 }

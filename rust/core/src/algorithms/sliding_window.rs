@@ -94,7 +94,7 @@ pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Opti
 
 /// The state without what is left of a charge made at `earliest` or later; None where nothing is left.
 ///
-/// What may be of this window or of the last is taken off the last, where it counts for less.
+/// A charge that may be of this window or of the last one is taken off the last, where it counts for less.
 pub fn give_back(limit: &Limit, state: State, _now: i64, cost: i64, earliest: i64) -> Option<State> {
     let (window, mut current, mut previous) = state;
     let charged = earliest / limit.period;

@@ -83,7 +83,7 @@ pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Opti
 /// The state without what is left of a charge made at `earliest` or later; None where nothing is left.
 ///
 /// All steps since `earliest` may have given units of the charge back. `stepped` counts as one of them even where it is
-/// the beginning of the count, which a state does not tell.
+/// the beginning of the count, which a state does not record.
 pub fn give_back(limit: &Limit, state: State, now: i64, cost: i64, earliest: i64) -> Option<State> {
     let (mut tokens, stepped) = roll(limit, Some(state), now);
     let steps = ceil_div((stepped - earliest).max(0), limit.period);

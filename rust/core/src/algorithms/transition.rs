@@ -1,4 +1,4 @@
-//! What a table needs to know about an algorithm: one door for all of them.
+//! What a table needs of an algorithm: one interface for all of them.
 //!
 //! The table admits all checks of a decision, then charges all or none; each step of that is one
 //! function here. Times at this border are microseconds, inside they are units of each limit. Pure.
@@ -31,9 +31,9 @@ pub enum State<E> {
 /// Up to three integers, whose meaning is the algorithm's.
 pub type Numbers = [i64; 3];
 
-/// What a table keeps of a charged state.
+/// What a table writes for a charged state.
 #[derive(Clone, Copy, Debug)]
-pub enum Kept {
+pub enum StateUpdate {
     /// The new integers.
     Numbers(Numbers),
     /// What happens to a log.
@@ -42,7 +42,7 @@ pub enum Kept {
 
 /// Which algorithms the limits of a call may have: all, or those that are not rare, see `Algorithm::is_rare`.
 pub const ANY: bool = true;
-/// See `ANY`. What is made for these knows nothing of the others, and is shorter for it.
+/// See `ANY`. Code that is compiled for these leaves the rare ones out, and is shorter for it.
 pub const USUAL: bool = false;
 
 /// The wait of a cost that can never pass.
@@ -203,8 +203,8 @@ pub fn decide_log<E: LogEntries>(limit: &Limit, log: Option<Log<E>>, now_us: i64
     let measured = sliding_log::measure(limit, &state, now);
     let (remaining, reset_after_us, next_after_us) = measured_at(limit, measured, now, now_us);
     let reading = Reading { remaining, reset_after_us, retry_after_us, next_after_us, delay_us: 0 };
-    let sliding_log::State { gone, shift, last, charged, .. } = state;
-    (reading, LogCharge { gone, shift, time: last.unwrap_or_default(), cost: charged })
+    let sliding_log::State { expired, shift, last, charged, .. } = state;
+    (reading, LogCharge { expired, shift, time: last.unwrap_or_default(), cost: charged })
 }
 
 /// How long a request admitted onto this state waits before it proceeds, in microseconds.
@@ -226,19 +226,19 @@ pub fn delay_us_numbers(limit: &Limit, [a, b, _]: Numbers, now_us: i64, cost: i6
     until_at(limit, leaky_queue::delay(limit, (a, b), now), now, now_us)
 }
 
-/// What to keep of a charged state.
+/// What to write for a charged state.
 #[inline]
-pub fn keep<E: LogEntries>(state: &State<E>) -> Kept {
+pub fn update_of<E: LogEntries>(state: &State<E>) -> StateUpdate {
     match state {
-        State::Numbers(numbers) => Kept::Numbers(*numbers),
+        State::Numbers(numbers) => StateUpdate::Numbers(*numbers),
         State::Entries(state) => {
-            let sliding_log::State { gone, shift, last, charged, .. } = *state;
-            Kept::Entries(LogCharge { gone, shift, time: last.unwrap_or_default(), cost: charged })
+            let sliding_log::State { expired, shift, last, charged, .. } = *state;
+            StateUpdate::Entries(LogCharge { expired, shift, time: last.unwrap_or_default(), cost: charged })
         }
     }
 }
 
-/// A state that is the same as none, as a table keeps it. Not for logs.
+/// A state that is the same as none, as a table stores it. Not for logs.
 pub fn nothing(limit: &Limit) -> Numbers {
     match limit.algorithm {
         Algorithm::FixedWindow
@@ -322,7 +322,7 @@ pub fn mark(limit: &Limit, [a, b, c]: Numbers, now_us: i64) -> Marked {
     }
 }
 
-/// (the state, what was given back) after what a hold charged has changed: see the algorithms. Not for logs.
+/// (the state, what was given back) after the charge of a hold has changed: see the algorithms. Not for logs.
 #[inline(always)]
 pub fn settle(
     limit: &Limit,
@@ -371,7 +371,7 @@ pub fn fits(limit: &Limit, [a, b, c]: Numbers) -> bool {
 
 /// Whether a state that became `rolled` was moved to the present: a clock once far ahead had written it.
 ///
-/// A table keeps it at the first hit: from then on it counts from that moment, else a wait would never end.
+/// A table writes the moved state at the first hit: it then counts from that moment; else a wait would never end.
 #[inline(always)]
 pub fn was_moved(limit: &Limit, numbers: Numbers, rolled: Numbers) -> bool {
     match limit.algorithm {
@@ -380,9 +380,9 @@ pub fn was_moved(limit: &Limit, numbers: Numbers, rolled: Numbers) -> bool {
     }
 }
 
-/// Whether all that a charge under `limit` takes is still taken where `former` numbers have taken over the state.
+/// Whether a charge under `limit` still counts in full in a state that is in the numbers of `former`.
 ///
-/// A bucket that was made smaller has forgotten what did not fit into it.
+/// A bucket that became smaller has lost what did not fit into it.
 pub fn counts_alike(limit: &Limit, former: &Limit) -> bool {
     limit.same_scale(former) && (limit.refill == 0 || former.quota >= limit.quota)
 }
@@ -399,7 +399,7 @@ pub fn wait_at(limit: &Limit, wait: Option<i64>, now: i64, now_us: i64) -> i64 {
     wait.map_or(NEVER, |wait| until_at(limit, wait, now, now_us))
 }
 
-/// What was measured in units, in microseconds.
+/// A measurement in units as one in microseconds.
 #[inline(always)]
 pub fn measured_us(limit: &Limit, measured: (i64, i64, i64), now_us: i64) -> (i64, i64, i64) {
     measured_at(limit, measured, unit_time(limit, now_us), now_us)
@@ -416,13 +416,13 @@ pub fn measured_at(
     (remaining, until_at(limit, reset_after, now, now_us), until_at(limit, next_after, now, now_us))
 }
 
-/// A moment in the units of a limit. Most have microseconds.
+/// A moment in the units of a limit, which are microseconds for most.
 #[inline(always)]
 pub fn unit_time(limit: &Limit, now_us: i64) -> i64 {
     if limit.unit_us == 1 { now_us } else { coarse_time(limit.unit_us, now_us) }
 }
 
-/// There are two coarser units: to divide by a number that is written here is to multiply.
+/// There are two coarser units: a division by a constant compiles to a multiplication.
 #[inline(never)]
 fn coarse_time(unit_us: i64, now_us: i64) -> i64 {
     if unit_us == 1_000 { now_us / 1_000 } else { now_us / 1_000_000 }
@@ -430,7 +430,7 @@ fn coarse_time(unit_us: i64, now_us: i64) -> i64 {
 
 /// From `now_us`, which is in the unit `now`, to the first microsecond that is `duration` units later; 0 stays 0.
 ///
-/// No clock reaches beyond `LARGEST`, so a longer time is told as that: 142 years.
+/// No clock reaches beyond `LARGEST`, so a longer time is reported as that: 142 years.
 #[inline(always)]
 pub fn until_at(limit: &Limit, duration: i64, now: i64, now_us: i64) -> i64 {
     if limit.unit_us == 1 || duration == 0 {

@@ -28,9 +28,9 @@ impl Block {
 /// The place of one entry.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Position {
-    /// Which block it is in.
+    /// The number of the block.
     pub block: u32,
-    /// Which entry of the block it is.
+    /// The index of the entry in the block.
     pub index: u32,
 }
 
@@ -45,7 +45,7 @@ impl Position {
         Self { block: (word >> 3) as u32, index: (word & 7) as u32 }
     }
 
-    /// The next place of a chain; one that is nowhere if this is.
+    /// The next position of a chain; an invalid one if this is.
     pub fn after(self, blocks: &[Block]) -> Self {
         if self.index < LAST_INDEX {
             Self { index: self.index + 1, ..self }
@@ -55,14 +55,14 @@ impl Position {
     }
 }
 
-/// The entry at a position; None for one that is nowhere.
+/// The entry at a position; None for an invalid one.
 #[inline(always)]
 pub fn entry(blocks: &[Block], at: Position) -> Option<Entry> {
     let [time, cost] = *blocks.get(at.block as usize)?.entries.get(at.index as usize)?;
     Some((time, cost))
 }
 
-/// The places of all entries of a chain, oldest first, as (block, index); it ends where it leads out of the blocks.
+/// The places of all entries of a chain, oldest first, as (block, index); the walk ends where it leaves the blocks.
 pub fn places(blocks: &[Block], chain: Chain) -> impl Iterator<Item = (u32, usize)> {
     let mut next = has_blocks(chain).then(|| Position::unpack(chain[0]));
     let mut left = blocks.len() * PER_BLOCK;

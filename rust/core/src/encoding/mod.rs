@@ -1,4 +1,4 @@
-//! How states are written: three integers in a slot, and the entries of a log in its slot or in blocks.
+//! The encoding of states: three integers in a slot, and the entries of a log in its slot or in blocks.
 
 pub mod block;
 pub mod slot;

@@ -13,7 +13,7 @@ pub const NUMBER_BITS: u32 = 2 * FIELD_SHIFT;
 /// How many limits a table can know.
 pub const MOST_LIMITS: usize = 1 << NUMBER_BITS;
 
-/// A place of the table; tag 0 is an empty one.
+/// A slot of the table; tag 0 marks an empty one.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(32))]
 pub struct Slot {
@@ -50,7 +50,7 @@ impl Slot {
         (self.words[0] & LOW_MASK | (self.words[1] & LOW_MASK) << FIELD_SHIFT) as u32
     }
 
-    /// Whether the limit of this number wrote the state: `limit() == number`, asked of both words at once.
+    /// Whether the limit of this number wrote the state: `limit() == number`, computed on both words at once.
     #[inline]
     pub fn is_of(&self, number: u32) -> bool {
         let number = i64::from(number);
@@ -63,7 +63,7 @@ impl Slot {
         self.words
     }
 
-    /// A slot of words that another one had.
+    /// A slot of the words of another one.
     #[inline]
     pub fn of_words(tag: u64, words: [i64; 3]) -> Self {
         Self { tag, words }
@@ -75,7 +75,7 @@ impl Slot {
         self.words[2] & 1 != 0
     }
 
-    /// Remember that the last decision on this state was a refusal.
+    /// Record that the last decision on this state was a refusal.
     #[inline]
     pub fn mark_refused(&mut self) {
         self.words[2] |= 1;

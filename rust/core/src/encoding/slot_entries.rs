@@ -1,18 +1,18 @@
-//! The log of a key as its slot has it: the entries themselves while they are few, else both ends of a chain of blocks.
+//! The log of a key in its slot: the entries themselves while they are few, else both ends of a chain of blocks.
 
 use crate::algorithms::log_view::{Entry, Log, LogEntries};
 use crate::limit::LARGEST;
 
-/// Entries that a slot holds by itself.
+/// The number of entries that a slot itself holds.
 pub const IN_SLOT: usize = 2;
-/// Bits that each of those has for its cost; an entry of more units goes into a block.
+/// The bits of the cost of such an entry; one of more units goes into a block.
 const COST_BITS: usize = 26;
 /// The greatest cost of an entry that a slot holds.
 pub const LARGEST_IN_SLOT: i64 = (1 << COST_BITS) - 1;
 
 /// A key's log as a slot stores it.
 ///
-/// Of a chain: the place of the oldest entry, the units of all entries, the place of the newest one. Of
+/// For a chain: the place of the oldest entry, the units of all entries, the place of the newest one. For
 /// entries in the slot: the times of both, and the complement of their costs, which is negative; a cost of 0 is
 /// that of no entry.
 pub type Chain = [i64; 3];
@@ -26,7 +26,7 @@ pub fn has_blocks(chain: Chain) -> bool {
     chain[2] >= 0
 }
 
-/// The entries that a slot holds by itself, oldest first; behind the last of them come such of cost 0.
+/// The entries that a slot itself holds, oldest first; unused ones have cost 0 and come last.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SlotEntries([Entry; IN_SLOT]);
 
@@ -48,13 +48,13 @@ impl SlotEntries {
         [first, second, !(one | other << COST_BITS)]
     }
 
-    /// How many there are.
+    /// The number of entries.
     #[inline(always)]
     pub fn count(self) -> usize {
         self.0.iter().filter(|(_, cost)| *cost != 0).count()
     }
 
-    /// Those that there are.
+    /// The entries in use.
     #[inline(always)]
     pub fn all(&self) -> &[Entry] {
         &self.0[..self.count()]
@@ -70,7 +70,7 @@ impl SlotEntries {
         one != 0 && 0 <= first && first < second && second <= LARGEST && other <= LARGEST_IN_SLOT
     }
 
-    /// The log of these; None where there are none.
+    /// The log of these entries; None where there are none.
     #[inline(always)]
     pub fn log(self) -> Option<Log<Self>> {
         let Self([(first, one), (second, other)]) = self;
@@ -78,7 +78,7 @@ impl SlotEntries {
         (one != 0).then_some(Log { entries: self, used: one + other, last, shift: 0 })
     }
 
-    /// These with all times moved by `shift`.
+    /// The entries with all times moved by `shift`.
     pub fn shifted(mut self, shift: i64) -> Self {
         let count = self.count();
         for (time, _) in &mut self.0[..count] {
@@ -87,17 +87,17 @@ impl SlotEntries {
         self
     }
 
-    /// Without the `gone` oldest.
+    /// The entries without the `expired` oldest ones.
     #[inline(always)]
-    pub fn without(self, gone: usize) -> Self {
-        match gone {
+    pub fn without(self, expired: usize) -> Self {
+        match expired {
             0 => self,
             1 => Self([self.0[1], (0, 0)]),
             _ => Self::default(),
         }
     }
 
-    /// With one more; None where that has no room here.
+    /// The entries with one more; None where that does not fit into the slot.
     #[inline(always)]
     pub fn with(self, time: i64, cost: i64) -> Option<Self> {
         let Self([first, second]) = self;

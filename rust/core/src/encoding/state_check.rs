@@ -11,9 +11,9 @@ pub fn is_sound(limit: &Limit, numbers: Numbers) -> bool {
     is_usual(limit, numbers) || limit.algorithm.is_rare() && is_rare(limit, numbers)
 }
 
-/// `is_sound` where the algorithm is not rare, else false: what then follows need not know of those.
+/// `is_sound` where the algorithm is not rare, else false: the code that follows need not handle rare ones.
 ///
-/// As unsigned numbers those below the least are above the most, so each takes one comparison.
+/// As unsigned numbers, values below the least are above the most, so each check takes one comparison.
 #[inline(always)]
 pub fn is_usual(limit: &Limit, [a, b, c]: Numbers) -> bool {
     let [most_a, most_b, most_c] = limit.most;

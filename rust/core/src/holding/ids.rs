@@ -1,4 +1,4 @@
-//! Where holds are found by their ids: one word for each, in open addressing, so that growing reads nothing else.
+//! A hash table from ids to holds: one word for each, in open addressing, so that growing reads nothing else.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -8,8 +8,8 @@ use crate::holding::record::HoldId;
 const EMPTY: u64 = u64::MAX;
 const SMALLEST: usize = 16;
 
-/// The numbers of holds by the hashes of their ids. Words are the upper half of a hash over a number; a word lies at the
-/// home of its hash or behind, and no gap is between.
+/// The numbers of holds by the hashes of their ids. A word has the hash in its upper half, the number in its lower; it
+/// lies at the home of its hash or behind, without a gap between.
 #[derive(Debug)]
 pub struct Ids {
     words: Vec<u64>,
@@ -24,7 +24,7 @@ impl Default for Ids {
 }
 
 impl Ids {
-    /// Bytes that they take.
+    /// The bytes that the table takes.
     pub fn bytes(&self) -> usize {
         self.words.capacity() * size_of::<u64>()
     }
@@ -74,7 +74,7 @@ impl Ids {
             place = (place + 1) & mask;
         }
         self.used -= 1;
-        // Those behind move up, unless they are at home there.
+        // Words behind move up, unless that would move them before their home.
         let mut next = (place + 1) & mask;
         while self.words[next] != EMPTY {
             let home = self.home(self.words[next] >> 32);
@@ -106,7 +106,8 @@ impl Ids {
         self.words[place] = word;
     }
 
-    /// The upper half of a hash of what is random or a digest already; which ids meet is secret. Never that of `EMPTY`.
+    /// 32 bits of a hash of an id, which is random or a digest already; the secret hides which ids collide. Never the
+    /// upper half of `EMPTY`.
     #[inline]
     fn hash(&self, HoldId([low, high]): HoldId) -> u64 {
         let mixed = (low ^ self.secret).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32) ^ high;

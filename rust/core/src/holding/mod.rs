@@ -1,4 +1,4 @@
-//! What a shard remembers of holds: bounded, found by their ids, forgotten in time. It decides nothing.
+//! The holds of a shard in memory: bounded, found by their ids, forgotten in time. Nothing is decided here.
 
 pub mod ids;
 pub mod record;
@@ -18,14 +18,14 @@ use crate::holding::share::Part;
 use crate::holding::slab::Slab;
 use crate::holding::store::{HeldKey, HoldStore, IdSource, NewHold};
 
-/// What is kept of one limit on one key while holds of it are remembered.
+/// The data of one limit on one key while holds of it are remembered.
 #[derive(Debug)]
 pub struct KeyHolds {
     /// The tag of its state.
     pub tag: u64,
     /// The salt of its limit's scope.
     pub salt: u64,
-    /// The scaled units that were ever given back.
+    /// The total of scaled units that were ever given back.
     pub refunds: i64,
     /// How many holds of it are remembered.
     pub remembered: u32,
@@ -41,16 +41,16 @@ pub struct Holds {
     keys: Slab<KeyHolds>,
     by_tag: HashMap<u64, u32, BuildHasherDefault<TagHasher>>,
     weight: usize,
-    /// How many of the parts the table has counted.
+    /// How many of the parts the table's count includes.
     pub counted: usize,
     settled: SettledOrder,
     /// Where the next sweep begins.
     cursor: u32,
     /// No hold is forgotten before this moment.
     soonest_us: i64,
-    /// The hold that was last found to be forgotten first: as long as it is forgotten at `soonest_us`, it is.
+    /// The hold last found to be the first to be forgotten; valid as long as it is forgotten at `soonest_us`.
     first: u32,
-    /// The same of those that the sweep has passed.
+    /// The earliest such moment of the holds that the sweep has passed.
     passed_us: i64,
 }
 
@@ -73,7 +73,7 @@ impl Default for Holds {
 }
 
 impl Holds {
-    /// How many parts there are of all holds.
+    /// The number of parts of all holds.
     #[inline]
     pub fn weight(&self) -> usize {
         self.weight
@@ -85,13 +85,13 @@ impl Holds {
         self.weight == 0
     }
 
-    /// Bytes that they take.
+    /// The bytes that the holds take.
     pub fn bytes(&self) -> usize {
         let tags = self.by_tag.capacity() * size_of::<(u64, u32)>();
         self.records.bytes() + self.settled.bytes() + self.keys.bytes() + self.ids.bytes() + tags
     }
 
-    /// Look at a few holds, and forget those whose time is over.
+    /// Visit a few holds, and forget those whose time is over.
     #[inline]
     pub fn tidy(&mut self, now_us: i64) {
         if now_us >= self.soonest_us {
@@ -99,7 +99,7 @@ impl Holds {
         }
     }
 
-    /// Forget all whose time is over; if there is none, and `forget_settled`, the one that was settled first.
+    /// Forget all holds whose time is over; if there is none, and `forget_settled`, the one that was settled first.
     #[cold]
     pub fn make_room(&mut self, now_us: i64, forget_settled: bool) {
         let before = self.weight;
@@ -117,7 +117,7 @@ impl Holds {
 
     /// When the first hold is forgotten; None where there is none.
     ///
-    /// All of them are looked at where the one that was first has changed, or was forgotten.
+    /// All holds are visited where the one that was first has changed, or was forgotten.
     #[cold]
     pub fn soonest_us(&mut self) -> Option<i64> {
         let is_soonest = |record: &Record| record.forget_us == self.soonest_us;
@@ -128,7 +128,7 @@ impl Holds {
         Some(self.soonest_us)
     }
 
-    /// Look at so many places, going on where the last sweep ended, and forget the holds whose time is over.
+    /// Visit this many places, starting where the last sweep ended, and forget the holds whose time is over.
     #[cold]
     fn sweep(&mut self, places: u32, now_us: i64) {
         for _ in 0..places {
@@ -155,7 +155,7 @@ impl Holds {
         *self = Self { counted: self.counted, ..Self::default() };
     }
 
-    /// Note the numbers of the limits that holds name.
+    /// Mark the numbers of the limits that holds name.
     pub fn note_named(&self, named: &mut [bool]) {
         let mut note = |number: u32| {
             if let Some(named) = named.get_mut(number as usize) {
@@ -173,7 +173,7 @@ impl Holds {
         }
     }
 
-    /// Forget a hold, and free what places it has.
+    /// Forget a hold, and free its places.
     pub fn forget(&mut self, number: u32) {
         let Some(record) = self.records.remove(number) else {
             return;
@@ -189,32 +189,32 @@ impl Holds {
         match &record.content {
             Content::One(one) => {
                 let lease = Lease { until, number: own, places: one.part.cost };
-                self.let_go(one.key, one.in_flight.then_some(lease));
+                self.release_hold(one.key, one.in_flight.then_some(lease));
             }
             Content::Many(share) => {
                 for limit in &share.limits {
                     let lease = Lease { until, number: own, places: limit.cost() };
-                    self.let_go(limit.key, limit.in_flight.then_some(lease));
+                    self.release_hold(limit.key, limit.in_flight.then_some(lease));
                 }
             }
             Content::Settled(share) => {
                 for (key, _) in &share.limits {
-                    self.let_go(*key, None);
+                    self.release_hold(*key, None);
                 }
             }
         }
     }
 
-    /// One hold more is of a key.
+    /// Count one more hold of a key.
     #[inline(always)]
-    fn remember_of(&mut self, number: u32) {
+    fn count_hold(&mut self, number: u32) {
         if let Some(key) = self.keys.get_mut(number) {
             key.remembered += 1;
         }
     }
 
-    /// One hold fewer is of a key.
-    fn let_go(&mut self, number: u32, lease: Option<Lease>) {
+    /// Count one hold fewer of a key, and remove its lease.
+    fn release_hold(&mut self, number: u32, lease: Option<Lease>) {
         let Some(key) = self.keys.get_mut(number) else {
             return;
         };
@@ -235,14 +235,14 @@ impl HoldStore for Holds {
 
     #[inline(always)]
     fn find(&mut self, id: HoldId, now_us: i64) -> Option<u32> {
-        self.find_told(id, id.told(), now_us)
+        self.find_numbered(id, id.number(), now_us)
     }
 
     #[inline(always)]
-    fn find_told(&mut self, id: HoldId, number: u32, now_us: i64) -> Option<u32> {
+    fn find_numbered(&mut self, id: HoldId, number: u32, now_us: i64) -> Option<u32> {
         let is_it = |number| self.records.get(number).filter(|record| record.id == id);
-        let told = is_it(number).map(|record| (number, record.forget_us));
-        let found = told.or_else(|| {
+        let numbered = is_it(number).map(|record| (number, record.forget_us));
+        let found = numbered.or_else(|| {
             let number = self.ids.find(id, |number| is_it(number).is_some())?;
             Some((number, is_it(number)?.forget_us))
         });
@@ -256,7 +256,7 @@ impl HoldStore for Holds {
 
     #[inline(always)]
     fn next_id(&self, HoldId(secret): HoldId) -> HoldId {
-        HoldId::telling(self.records.next(), secret)
+        HoldId::with_number(self.records.next(), secret)
     }
 
     #[inline(always)]
@@ -286,7 +286,7 @@ impl HoldStore for Holds {
         }
     }
 
-    /// Where it is, without a copy.
+    /// In place, without a copy.
     fn settle(&mut self, number: u32, loaded: Record, actuals: &[i64], now_us: i64) {
         drop(loaded);
         let Some(record) = self.records.get_mut(number) else {
@@ -341,16 +341,16 @@ impl HoldStore for Holds {
         }
     }
 
-    /// Under an id that tells its number: it is found by that.
+    /// Its id contains its number, which finds it.
     #[inline(always)]
     fn add_one(&mut self, held: NewHold, one: One, ids: &impl IdSource) -> (u32, HoldId) {
         let (secret, NewHold { until_us, forget_us }) = (ids.secret(ids.next()), held);
         self.weight += 1;
         self.soonest_us = self.soonest_us.min(forget_us);
         self.passed_us = self.passed_us.min(forget_us);
-        self.remember_of(one.key);
+        self.count_hold(one.key);
         let number = self.records.take();
-        let id = HoldId::telling(number, secret);
+        let id = HoldId::with_number(number, secret);
         let (settled, at_once, passed, named) = (false, false, false, false);
         let content = Content::One(one);
         self.records.put(number, Record { id, until_us, forget_us, content, settled, at_once, passed, named });
@@ -363,9 +363,9 @@ impl HoldStore for Holds {
         self.soonest_us = self.soonest_us.min(record.forget_us);
         self.passed_us = self.passed_us.min(record.forget_us);
         match &record.content {
-            Content::One(one) => self.remember_of(one.key),
-            Content::Many(share) => share.limits.iter().for_each(|limit| self.remember_of(limit.key)),
-            Content::Settled(share) => share.limits.iter().for_each(|(key, _)| self.remember_of(*key)),
+            Content::One(one) => self.count_hold(one.key),
+            Content::Many(share) => share.limits.iter().for_each(|limit| self.count_hold(limit.key)),
+            Content::Settled(share) => share.limits.iter().for_each(|(key, _)| self.count_hold(*key)),
         }
         let number = self.records.take();
         if is_among_ids(&record, number) {
@@ -435,9 +435,9 @@ impl HoldStore for Holds {
     }
 
     fn forget_hold(&mut self, number: u32) -> Option<ForgottenShare> {
-        let apart = self.records.get(number)?.forgotten_share();
+        let forgotten = self.records.get(number)?.forgotten_share();
         self.forget(number);
-        apart
+        forgotten
     }
 
     fn forget_tag(&mut self, tag: u64) -> Vec<ForgottenShare> {
@@ -451,16 +451,16 @@ impl HoldStore for Holds {
     }
 }
 
-/// Whether a hold is found by its id alone: it has a name, which tells no number.
+/// Whether a hold is in the table of ids: it is named, and its name does not contain its number.
 #[inline(always)]
 fn is_among_ids(record: &Record, number: u32) -> bool {
-    record.named && !record.id.tells(number)
+    record.named && !record.id.has_number(number)
 }
 
-/// Holds that are looked at for each new one, so that those whose time is over do not pile up.
+/// How many holds are visited for each new one, so that expired holds do not pile up.
 const TIDY: u32 = 4;
 
-/// Tags are keyed hashes already.
+/// The identity: tags are keyed hashes already.
 #[derive(Default)]
 pub struct TagHasher(u64);
 
@@ -474,7 +474,7 @@ impl Hasher for TagHasher {
 
     #[inline]
     fn write_u64(&mut self, tag: u64) {
-        // The shard has fixed none of its bits, and a table looks at the upper and at the lower ones.
+        // The shard determines none of the tag's bits, so both ends that `HashMap` uses are random.
         self.0 = tag;
     }
 }

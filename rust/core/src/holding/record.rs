@@ -1,4 +1,4 @@
-//! What is remembered of one hold.
+//! The record of one hold.
 
 use std::sync::Arc;
 
@@ -13,33 +13,33 @@ use crate::holding::share::{Amount, HeldLimit, Other, Part, SettledShare, Share}
 pub struct HoldId(pub [u64; 2]);
 
 impl HoldId {
-    /// Of 16 bytes, the lowest first.
+    /// The id of these 16 bytes, the lowest first.
     #[inline]
     pub fn of_bytes(bytes: [u8; 16]) -> Self {
-        let whole = u128::from_le_bytes(bytes);
-        Self([whole as u64, (whole >> 64) as u64])
+        let bits = u128::from_le_bytes(bytes);
+        Self([bits as u64, (bits >> 64) as u64])
     }
 
-    /// An id that tells the number of its hold, out of 128 secret bits: 96 of them stay.
+    /// An id that contains the number of its hold, made from 128 secret bits, of which 96 stay.
     #[inline(always)]
-    pub fn telling(number: u32, [low, high]: [u64; 2]) -> Self {
+    pub fn with_number(number: u32, [low, high]: [u64; 2]) -> Self {
         Self([low >> 32 << 32 | u64::from(number ^ high as u32), high])
     }
 
-    /// The number that it tells, if it tells one.
+    /// The number that the id contains, if it was made with one.
     #[inline(always)]
-    pub fn told(self) -> u32 {
+    pub fn number(self) -> u32 {
         let Self([low, high]) = self;
         low as u32 ^ high as u32
     }
 
-    /// Whether a hold of this number is found by that alone.
+    /// Whether the id contains this number, so that it alone finds the hold.
     #[inline(always)]
-    pub fn tells(self, number: u32) -> bool {
-        self.told() == number
+    pub fn has_number(self, number: u32) -> bool {
+        self.number() == number
     }
 
-    /// As 16 bytes.
+    /// The id as 16 bytes, the lowest first.
     #[inline]
     pub fn bytes(self) -> [u8; 16] {
         let Self([low, high]) = self;
@@ -47,17 +47,16 @@ impl HoldId {
     }
 }
 
-/// A hold of one limit that was charged, as most are, and never extended.
+/// A charged hold of one limit, as most are, which was never extended.
 #[derive(Clone, Copy, Debug)]
 pub struct One {
-    /// What it charged.
+    /// What the hold charged.
     pub part: Part,
-    /// Which of the keys that holds of its shard are of.
+    /// The number of its key in the shard's store.
     pub key: u32,
-    /// As it was settled; meaningless before.
+    /// The units that count since it was settled; meaningless before.
     pub actual: i64,
-    /// What was answered first: what remained, until the state was the same as none, until one more unit remained, and
-    /// the delay.
+    /// The first answer: `remaining`, `reset_after_us`, `next_after_us` and `delay_us` of its reading.
     pub answered: [i64; 4],
     /// Whether its places are in flight.
     pub in_flight: bool,
@@ -65,51 +64,51 @@ pub struct One {
     pub shadow: bool,
 }
 
-/// What a hold is of.
+/// The content of a record.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// Of one limit, as most are.
+    /// A hold of one limit, as most are.
     One(One),
-    /// Of whatever it may be. What was read of it stays as it is while it is changed.
+    /// A hold, or its share, in full. A loaded copy stays as it is while the record is changed.
     Many(Arc<Share>),
-    /// Of many limits and settled; in the memory of a process alone.
+    /// A settled share of a hold of many limits; only in the memory of a process.
     Settled(SettledShare),
 }
 
-/// What is remembered of one hold in one shard. It is remembered as long after its settling as after its lease's end.
+/// The record of one hold in one shard. It is remembered as long after its settling as after its lease's end.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// What it is found by.
+    /// The id it is found by.
     pub id: HoldId,
     /// The end of its lease.
     pub until_us: i64,
     /// When it is forgotten.
     pub forget_us: i64,
-    /// What it is of.
+    /// Its content.
     pub content: Content,
     /// Whether it is settled.
     pub settled: bool,
-    /// Whether it is a hit, settled as it was made.
+    /// Whether it is a hit, settled when it was made.
     pub at_once: bool,
-    /// Whether something passed uncounted as it was made.
+    /// Whether a limit passed uncounted when it was made.
     pub passed: bool,
-    /// Whether it can be asked for again by its id: what was answered is then kept.
+    /// Whether its request can be repeated with its id: the answer is then recorded.
     pub named: bool,
 }
 
-/// A share that was forgotten, of a hold that has others.
+/// A forgotten share of a hold that has other shares.
 #[derive(Clone, Debug)]
 pub struct ForgottenShare {
     /// The id of the hold.
     pub id: HoldId,
-    /// Whether it had the amounts, and told of the others.
+    /// Whether it was the first share, with the amounts and the list of the others.
     pub is_first: bool,
-    /// Where the others are, if it told.
+    /// The other shares, if it listed them.
     pub others: SmallVec<[Other; 2]>,
 }
 
 impl Record {
-    /// The keys that it is of, each as often as it has limits on it.
+    /// The keys of its limits, each as often as there are limits on it.
     pub fn keys(&self) -> impl Iterator<Item = u32> + '_ {
         let (one, many, settled) = match &self.content {
             Content::One(one) => (Some(one.key), &[][..], &[][..]),
@@ -119,7 +118,7 @@ impl Record {
         one.into_iter().chain(many.iter().map(|limit| limit.key)).chain(settled.iter().map(|(key, _)| *key))
     }
 
-    /// What is told of it where it is forgotten; None where it is all of its hold.
+    /// What remains to be done when it is forgotten; None where its hold has no other shares.
     pub fn forgotten_share(&self) -> Option<ForgottenShare> {
         let (limits, of_all, home) = match &self.content {
             Content::One(_) => return None,
@@ -131,9 +130,9 @@ impl Record {
                 (share.limits.len(), share.limits_of_all, share.home.as_ref().map(|home| &home.others))
             }
         };
-        let told =
+        let number =
             || ForgottenShare { id: self.id, is_first: home.is_some(), others: home.cloned().unwrap_or_default() };
-        (limits < usize::from(of_all)).then(told)
+        (limits < usize::from(of_all)).then(number)
     }
 
     /// How many parts it has in this shard.
@@ -146,7 +145,7 @@ impl Record {
         }
     }
 
-    /// The whole of it, of one limit or of many.
+    /// Its share in full; None where it is compact or shrunk.
     #[inline]
     pub fn share(&self) -> Option<&Share> {
         match &self.content {
@@ -155,7 +154,7 @@ impl Record {
         }
     }
 
-    /// `share`, to be changed.
+    /// `share`, mutably.
     #[inline]
     pub fn share_mut(&mut self) -> Option<&mut Share> {
         match &mut self.content {
@@ -164,20 +163,20 @@ impl Record {
         }
     }
 
-    /// Its lease ends at another moment.
+    /// Move the end of its lease, and the moment it is forgotten with it.
     pub fn move_end(&mut self, until_us: i64) {
         self.forget_us += until_us - self.until_us;
         self.until_us = until_us;
     }
 
-    /// It is settled.
+    /// Mark it as settled.
     #[inline]
     pub fn settle(&mut self, now_us: i64) {
         self.settled = true;
         self.forget_us += (now_us - self.until_us).max(0);
     }
 
-    /// It is settled: so much of each group of this share counts. The leases of its places are no more.
+    /// Settle it with the actual units of each group. Returns the leases that end, each with its key.
     pub fn settle_share(&mut self, number: u32, actuals: &[i64], now_us: i64) -> SmallVec<[(u32, Lease); 1]> {
         let (until, mut freed) = (self.until_us, SmallVec::new());
         if let Some(share) = self.share_mut() {
@@ -191,7 +190,7 @@ impl Record {
         freed
     }
 
-    /// Keep of a share that was just settled no more than later settlings are told.
+    /// Shrink a share that was just settled to what later settlements report.
     pub fn shrink(&mut self) {
         let Content::Many(share) = &self.content else {
             return;
@@ -199,7 +198,7 @@ impl Record {
         self.content = Content::Settled(share.settled());
     }
 
-    /// Tell a hold of one limit, or what stays of one that is settled, as one of many.
+    /// Convert a hold of one limit, or a shrunk share, to a share in full.
     pub fn expand(&mut self) {
         if let Content::Settled(share) = &self.content {
             self.content = Content::Many(Arc::new(share.expanded()));
@@ -228,7 +227,7 @@ impl Record {
         }));
     }
 
-    /// Tell a hold as one of one limit, where it can be: the inverse of `expand`.
+    /// Convert a share in full to a hold of one limit where possible: the inverse of `expand`.
     pub fn compact(&mut self) {
         let Content::Many(share) = &self.content else {
             return;

@@ -1,4 +1,4 @@
-//! In which order holds were settled: a full table forgets the first of them for a new one.
+//! The order in which holds were settled: a full table forgets the first of them for a new one.
 
 /// The end of the chain, on both sides.
 const NONE: u32 = u32::MAX;
@@ -13,7 +13,7 @@ struct Links {
 /// The numbers of the holds that are settled, as a chain from the first to the last.
 #[derive(Debug)]
 pub struct SettledOrder {
-    /// By number; those of holds that are not in the chain mean nothing.
+    /// The links by number; meaningless for holds that are not in the chain.
     links: Vec<Links>,
     first: u32,
     last: u32,
@@ -31,7 +31,7 @@ impl SettledOrder {
         (self.first != NONE).then_some(self.first)
     }
 
-    /// One more is settled, which is not in the chain yet.
+    /// Append a hold that is not in the chain yet.
     #[inline]
     pub fn add(&mut self, number: u32) {
         let place = number as usize;
@@ -43,7 +43,7 @@ impl SettledOrder {
         self.last = number;
     }
 
-    /// One of the chain is forgotten.
+    /// Remove a hold that is in the chain.
     #[inline]
     pub fn remove(&mut self, number: u32) {
         let Links { before, behind } = self.links[number as usize];

@@ -1,16 +1,16 @@
-//! What is remembered of a hold of many limits, or of its share in one shard.
+//! The record of a hold of many limits, or of its share in one shard.
 
 use smallvec::SmallVec;
 
 use crate::algorithms::log_view::Marked;
 use crate::algorithms::transition::Reading;
 
-/// What a hold charged a limit at one moment.
+/// What a hold charged on a limit at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// What the algorithm remembers of it.
+    /// The algorithm's mark of the charge.
     pub marked: Marked,
-    /// What had been given back on the key until then.
+    /// What had been given back on the key until then, in scaled units.
     pub refunds: i64,
     /// The units.
     pub cost: i64,
@@ -18,22 +18,22 @@ pub struct Part {
     pub number: u32,
 }
 
-/// What a hold knows of one of its limits.
+/// One of the limits of a hold.
 #[derive(Clone, Debug)]
 pub struct HeldLimit {
-    /// What it charged, one after another; nothing where a shadow did not admit, or there was no room to count.
+    /// The charges in order; none where a shadow did not admit, or there was no room to count.
     pub parts: SmallVec<[Part; 1]>,
-    /// Which of the keys that holds of its shard are of.
+    /// The number of its key in the shard's store.
     pub key: u32,
-    /// Which of the hold's limits it is.
+    /// Its index among the hold's limits.
     pub index: u16,
-    /// Which of the hold's amounts is its own.
+    /// The index of its amount among the hold's groups.
     pub group: u16,
     /// Whether it is a shadow.
     pub shadow: bool,
     /// Whether its places are in flight, until the end of the hold's lease.
     pub in_flight: bool,
-    /// What was answered first.
+    /// The reading of the first answer.
     pub reading: Reading,
 }
 
@@ -48,11 +48,11 @@ impl HeldLimit {
 /// The units of one group of a hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
-    /// As it was made.
+    /// The cost when it was made.
     pub cost: i64,
-    /// With what was added.
+    /// The cost with what extensions added.
     pub held: i64,
-    /// As it was settled; meaningless before.
+    /// The units that count since it was settled; meaningless before.
     pub actual: i64,
 }
 
@@ -61,43 +61,42 @@ pub struct Amount {
 pub struct Other {
     /// Its shard.
     pub shard: u16,
-    /// Its number there; `UNTOLD` where it is found by the hold's id alone.
+    /// Its number there; `UNNUMBERED` where only the hold's id finds it.
     pub number: u32,
 }
 
-/// The number of a share that is found by its hold's id alone. No hold has it.
-pub const UNTOLD: u32 = u32::MAX;
+/// The number of a share that is found by its hold's id alone. No hold has this number.
+pub const UNNUMBERED: u32 = u32::MAX;
 
 /// A hold, or its share in one shard: the limits whose keys are there. The first key's shard has the amounts.
 #[derive(Clone, Debug, Default)]
 pub struct Share {
-    /// How many parts it has in this shard: each counts towards the bound.
+    /// How many parts it has in this shard: each counts towards `max_holds`.
     pub weight: u32,
     /// How many limits it has in all shards.
     pub limits_of_all: u16,
-    /// The amounts of its groups; none in the shares of other shards.
+    /// The amounts of its groups; empty in all but the first share.
     pub amounts: SmallVec<[Amount; 1]>,
-    /// Where its other shares are; none in those.
+    /// Where its other shares are; empty in all but the first share.
     pub others: SmallVec<[Other; 2]>,
     /// Its limits in this shard.
     pub limits: Vec<HeldLimit>,
 }
 
-/// What stays of a share that is settled, of a hold that has no name: a third of what it took, for most holds that are
-/// remembered are settled.
+/// A settled share of an unnamed hold, reduced to a third of its size, since most remembered holds are settled.
 #[derive(Clone, Debug)]
 pub struct SettledShare {
-    /// As those of `Share`.
+    /// As in `Share`.
     pub weight: u32,
-    /// As those of `Share`.
+    /// As in `Share`.
     pub limits_of_all: u16,
-    /// The key of each limit, and which of the hold's limits it is.
+    /// The key of each limit, and its index among the hold's limits.
     pub limits: SmallVec<[(u32, u16); 6]>,
-    /// What the share with the amounts has besides.
+    /// What only the first share has.
     pub home: Option<Box<SettledHome>>,
 }
 
-/// What stays of the share with the amounts.
+/// The rest of a settled first share.
 #[derive(Clone, Debug)]
 pub struct SettledHome {
     /// The units of each group that count.
@@ -107,7 +106,7 @@ pub struct SettledHome {
 }
 
 impl Share {
-    /// What later settlings of a share that is settled are told, and no more.
+    /// The settled share, reduced to what later settlements report.
     pub fn settled(&self) -> SettledShare {
         let home = || SettledHome {
             actuals: self.amounts.iter().map(|amount| amount.actual).collect(),
@@ -123,7 +122,7 @@ impl Share {
 }
 
 impl SettledShare {
-    /// As one that charged nothing.
+    /// The share in full, as one that charged nothing.
     pub fn expanded(&self) -> Share {
         let limit = |(key, index): &(u32, u16)| HeldLimit {
             parts: SmallVec::new(),

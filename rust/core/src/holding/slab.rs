@@ -1,6 +1,6 @@
-//! Values in chunks that never move, named by small numbers; the places of those that were taken out are used again.
+//! Values in chunks that never move, named by small numbers; the places of removed values are used again.
 
-/// Values of one chunk.
+/// The number of values in a chunk.
 const CHUNK: usize = 64;
 
 /// Values by small numbers.
@@ -17,7 +17,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// The number of a place for one more value, which is to be put there.
+    /// Take a place for one more value, which `put` must fill.
     #[inline(always)]
     pub fn take(&mut self) -> u32 {
         match self.free.pop() {
@@ -38,7 +38,7 @@ impl<T> Slab<T> {
         self.free.last().copied().unwrap_or((self.chunks.len() * CHUNK) as u32)
     }
 
-    /// Make a chunk more; the number of its first place, which is not among those that are free.
+    /// Add a chunk; returns the number of its first place, which is taken.
     #[cold]
     fn grow(&mut self) -> u32 {
         let first = (self.chunks.len() * CHUNK) as u32;
@@ -53,7 +53,7 @@ impl<T> Slab<T> {
         self.chunks.get(number as usize / CHUNK)?[number as usize % CHUNK].as_ref()
     }
 
-    /// The value of a number, to be changed.
+    /// The value of a number, mutably.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.chunks.get_mut(number as usize / CHUNK)?[number as usize % CHUNK].as_mut()

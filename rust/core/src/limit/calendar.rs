@@ -1,6 +1,6 @@
 //! Calendars: when the days, weeks, months and years of a time zone begin, as `headgate.calendars` computed it.
 //!
-//! Nothing here knows time zones. The borders of a calendar are handed in once in a process, and stay.
+//! Nothing here knows time zones. The borders of a calendar are registered once in a process, and stay.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{PoisonError, RwLock};
@@ -8,19 +8,19 @@ use std::sync::{PoisonError, RwLock};
 /// (moment, length): from this moment on, until the next run, windows have this length. In microseconds.
 pub type Run = (i64, i64);
 
-/// What this process knows of calendars: the number of each, and all its windows, those of one length together.
+/// The calendars that this process knows: the number of each, and its windows as runs of equal length.
 static KNOWN: RwLock<Vec<(i64, Box<[Run]>)>> = RwLock::new(Vec::new());
 
-/// The windows of a calendar, from one border to the next; none where the calendar is not known here.
+/// The windows of a calendar, from one border to the next; there are none where the calendar is unknown here.
 ///
-/// It is its place among those that are known, from 1 on. It is no part of what makes a limit, which has the number
-/// of its calendar: as values all are equal.
+/// The value is its place among the known calendars, from 1 on. It is no part of a limit's identity, which has the
+/// number of its calendar: all values compare equal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Calendar(u32);
 
 impl Calendar {
-    /// The calendar of a number. Its runs are asked for once, and kept for as long as the process lives: there are
-    /// only as many as there are zones and periods.
+    /// The calendar of a number. `runs` is called once, and the result is stored for as long as the process lives:
+    /// there are only as many as there are zones and periods.
     pub fn numbered<E>(number: i64, runs: impl FnOnce() -> Result<Vec<Run>, E>) -> Result<Self, E> {
         let place = |known: &[(i64, Box<[Run]>)]| {
             known.iter().position(|(other, _)| *other == number).map(|place| Self(place as u32 + 1))
@@ -36,12 +36,12 @@ impl Calendar {
         }))
     }
 
-    /// The calendar of a number, if it was handed in to this process; else one without windows.
+    /// The calendar of a number, if this process knows it; else one without windows.
     pub fn known(number: i64) -> Self {
         Self::numbered(number, || Err(())).unwrap_or_default()
     }
 
-    /// (start, end) of the window of a moment; an empty one where the calendar is not known, which counts nothing.
+    /// (start, end) of the window of a moment; an empty one, which counts nothing, where the calendar is unknown.
     pub fn window(self, now: i64) -> (i64, i64) {
         self.of_runs(|runs| window(runs, now)).unwrap_or((now, now))
     }
@@ -51,9 +51,9 @@ impl Calendar {
         self.of_runs(|runs| window(runs, window(runs, now).1).1).unwrap_or(i64::MAX)
     }
 
-    fn of_runs<T>(self, ask: impl FnOnce(&[Run]) -> T) -> Option<T> {
+    fn of_runs<T>(self, read: impl FnOnce(&[Run]) -> T) -> Option<T> {
         let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-        known.get((self.0 as usize).checked_sub(1)?).map(|(_, runs)| ask(runs))
+        known.get((self.0 as usize).checked_sub(1)?).map(|(_, runs)| read(runs))
     }
 }
 

@@ -31,7 +31,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them. Zones name them by their places here: new ones come last.
+    /// All algorithms. Zones name them by their places here: new ones come last.
     pub const ALL: [Self; 9] = [
         Self::FixedWindow,
         Self::SlidingLog,
@@ -60,7 +60,7 @@ impl Algorithm {
         })
     }
 
-    /// Whether it is one of those that are asked seldom: they have no short ways, so that the others stay short.
+    /// Whether it is rarely used: such algorithms have no fast paths, so that those of the others stay short.
     #[inline(always)]
     pub fn is_rare(self) -> bool {
         matches!(self, Self::Stepwise | Self::CalendarWindow)
@@ -86,7 +86,7 @@ pub struct Limit {
     pub least: i64,
     /// How far above those the numbers of a state can be.
     pub most: [u64; 3],
-    /// Of calendar windows, the borders, where they are known.
+    /// For calendar windows, the borders, where they are known.
     pub calendar: Calendar,
 }
 
@@ -127,7 +127,7 @@ impl Limit {
             _ => {}
         }
         let (bound, times) = (LARGEST as u64, (LARGEST / unit_us) as u64);
-        // Two windows ahead are those of a clock that went back.
+        // A clock that went back may be up to two windows behind.
         let (windows, weighed) = (times / period as u64 + 2, 2 * bound / period as u64);
         let (least, most) = match algorithm {
             Algorithm::FixedWindow => (0, [windows, bound, bound]),
@@ -136,14 +136,14 @@ impl Limit {
             Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
                 (-LARGEST, [2 * bound, times + 1, u64::MAX]) // the third means nothing
             }
-            // Which no slot holds: a log has entries, and leases lie with the holds.
+            // No slot holds these: a log has entries, and leases are stored with the holds.
             Algorithm::SlidingLog | Algorithm::Concurrent => (i64::MAX, [0; 3]),
             Algorithm::Stepwise | Algorithm::CalendarWindow => (i64::MAX, [0; 3]), // rare ones are not checked by these
         };
         Ok(Self { algorithm, unit_us, quota, period, refill, full, least, most, calendar: Calendar::default() })
     }
 
-    /// The same with the borders of its calendar.
+    /// The same limit with the borders of its calendar.
     pub fn on(self, calendar: Calendar) -> Self {
         Self { calendar, ..self }
     }

@@ -19,11 +19,11 @@ pub struct ProcessBacking {
     homes: usize,
     head: Head,
     blocks: Vec<Block>,
-    /// How many of the slots the table has counted; see `Capacity::settle`.
+    /// How many of the slots the table's count includes; see `Capacity::settle`.
     pub counted_keys: u32,
-    /// How many of the log blocks the table has counted.
+    /// How many of the log blocks the table's count includes.
     pub counted_blocks: u32,
-    /// What is remembered of holds: elsewhere, so that a shard stays as small as it is without them.
+    /// The holds, in a box so that a shard stays small without them.
     pub holds: Box<Holds>,
 }
 
@@ -33,7 +33,7 @@ impl ProcessBacking {
         size_of_val(&*self.slots) + self.blocks.capacity() * size_of::<Block>() + self.holds.bytes()
     }
 
-    /// Where the slots begin, for fetching them ahead.
+    /// Where the slots begin, for prefetching them.
     pub fn start(&self) -> *const Slot {
         self.slots.start()
     }
@@ -43,7 +43,7 @@ impl ProcessBacking {
         self.blocks.len()
     }
 
-    /// Take another range of slots, and give the former one.
+    /// Replace the range of slots; returns the former one.
     fn replace_slots(&mut self, slots: Slots) -> Slots {
         self.homes = homes(slots.len());
         self.head.cursor = 0;
@@ -74,7 +74,7 @@ impl Backing for ProcessBacking {
         &self.blocks
     }
 
-    /// Without those that can be made: the table counts them first.
+    /// Without blocks that can still be made: the table counts those first.
     #[inline(always)]
     fn spare_blocks(&self) -> usize {
         self.blocks.len() - self.head.held as usize
@@ -111,11 +111,11 @@ impl Backing for ProcessBacking {
         true
     }
 
-    /// No process outlives this one to see a charge half written.
+    /// Does nothing: no other process can see a charge half written.
     #[inline(always)]
     fn commit(&mut self) {}
 
-    /// No other process writes here, so nothing is found damaged over which a charge would have to end.
+    /// Does nothing: no other process writes here, so that no damage can interrupt a charge.
     fn roll_back(&mut self) {}
 
     #[inline(always)]
@@ -205,12 +205,12 @@ impl ProcessShard {
     }
 }
 
-/// Slots of a range that gives a shard this many homes.
+/// The slots of a range that gives a shard this many homes.
 pub fn range_for(homes: usize) -> usize {
     homes + homes.min(TAIL)
 }
 
-/// Homes of a range of this many slots; the inverse of `range_for`.
+/// The homes of a range of this many slots; the inverse of `range_for`.
 fn homes(slots: usize) -> usize {
     if slots >= 2 * TAIL { slots - TAIL } else { slots / 2 }
 }

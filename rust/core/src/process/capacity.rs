@@ -1,4 +1,4 @@
-//! The bounds of a table in the memory of one process, and what is counted towards them.
+//! The bounds of a table in the memory of one process, and the counts towards them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use crate::process::ranges::Ranges;
 use crate::table::answer::OnFull;
 use crate::table::storage::Stats;
 
-/// How a table is bounded.
+/// The bounds of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// The most states it holds.
@@ -21,7 +21,7 @@ pub struct Bounds {
     pub on_full: OnFull,
 }
 
-/// How much a table holds of how much it may hold, what it has let go, and the ranges its shards grow into.
+/// The counts of a table towards its bounds, its statistics, and the ranges its shards grow into.
 pub struct Capacity {
     bounds: Bounds,
     keys: AtomicUsize,
@@ -35,7 +35,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Nothing held yet.
+    /// The capacity of an empty table.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -50,12 +50,12 @@ impl Capacity {
         }
     }
 
-    /// The written choice for a full table.
+    /// The configured choice for a full table.
     pub fn on_full(&self) -> OnFull {
         self.bounds.on_full
     }
 
-    /// What was counted; `bytes` is what the caller knows.
+    /// The statistics; the caller knows `bytes`.
     pub fn stats(&self, bytes: usize) -> Stats {
         Stats {
             keys: self.keys.load(Ordering::Relaxed),
@@ -68,34 +68,34 @@ impl Capacity {
         }
     }
 
-    /// A new key was refused because the table was full.
+    /// Count a new key that was refused because the table was full.
     pub fn count_refused(&self) {
         self.refused_full.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A new key passed uncounted because the table was full.
+    /// Count a new key that passed uncounted because the table was full.
     pub fn count_passed(&self) {
         self.passed_full.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many states were dropped because they had become the same as none.
+    /// Count states that were dropped because they had become the same as none.
     pub fn count_expired(&self, expired: usize) {
         self.expired.fetch_add(expired as u64, Ordering::Relaxed);
     }
 
-    /// A live key was evicted for a new one.
+    /// Count a live key that was evicted for a new one.
     pub fn count_evicted(&self) {
         self.evicted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Bring the counts in line with a shard once its decision is kept: reservations become keys, or lapse.
+    /// Update the counts to a shard once its decision is written: reservations become keys, or are released.
     pub fn settle(&self, shard: &mut ProcessShard) {
         shard.backing.counted_keys = recount(&self.keys, shard.backing.counted_keys as usize, shard.len()) as u32;
         shard.backing.counted_blocks =
             recount(&self.log_blocks, shard.backing.counted_blocks as usize, shard.backing.made_blocks()) as u32;
     }
 
-    /// Bring the count of holds in line with a shard.
+    /// Update the count of holds to a shard.
     #[inline]
     pub fn settle_holds(&self, shard: &mut ProcessShard) {
         let weight = shard.backing.holds.weight();
@@ -112,10 +112,10 @@ impl Capacity {
         reserved
     }
 
-    /// Do what takes slots out of a shard, and count them out; reservations stay.
-    pub fn losing<T>(&self, shard: &mut ProcessShard, lose: impl FnOnce(&mut ProcessShard) -> T) -> T {
+    /// Run `remove`, which removes slots from a shard, and subtract them from the counts; reservations stay.
+    pub fn removing<T>(&self, shard: &mut ProcessShard, remove: impl FnOnce(&mut ProcessShard) -> T) -> T {
         let (keys, blocks) = (shard.len(), shard.backing.made_blocks());
-        let result = lose(shard);
+        let result = remove(shard);
         let (keys, blocks) = (keys - shard.len(), blocks - shard.backing.made_blocks());
         let (counted_keys, counted_blocks) =
             (shard.backing.counted_keys as usize, shard.backing.counted_blocks as usize);
@@ -138,7 +138,7 @@ impl Capacity {
         reserved
     }
 
-    /// Wider ranges for shards that are crowded.
+    /// The wider ranges for crowded shards.
     pub fn ranges(&self) -> MutexGuard<'_, Ranges> {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,7 +150,7 @@ fn reserve(counter: &AtomicUsize, most: usize) -> bool {
     counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
 }
 
-/// Move a counter by the difference of what was counted and what is to be, and return the latter.
+/// Change a counter by the difference of `actual` and `counted`; returns `actual`.
 fn recount(counter: &AtomicUsize, counted: usize, actual: usize) -> usize {
     if actual == counted {
         return actual; // as nearly always: nothing that all threads share is written

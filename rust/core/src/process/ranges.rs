@@ -18,7 +18,7 @@ pub struct Ranges {
 }
 
 impl Default for Ranges {
-    /// None made yet.
+    /// No ranges yet.
     fn default() -> Self {
         Self { homes: SMALLEST, ready: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! The limits that a table in the memory of one process knows.
+//! The registered limits of a table in the memory of one process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -8,33 +8,33 @@ use crate::hash::Seed;
 use crate::limit::Limit;
 use crate::shard::registered::{Definition, Limits, Newest, Registered, TooMany};
 
-/// All limits of a table in the memory of one process. A limit that is bound is held by its binding; the others can be taken back.
+/// All limits of a table in the memory of one process. A bound limit is held by its binding; the others can be dropped.
 #[derive(Default)]
 pub struct Registry {
     limits: RwLock<Vec<Option<Limit>>>,
     known: Mutex<Known>,
 }
 
-/// What is known of limits beside their integers.
+/// The registered limits with their scopes and texts.
 #[derive(Default)]
 pub struct Known {
     limits: HashMap<(Box<str>, Limit), (Arc<Registered>, u64)>,
     free: Vec<u32>,
     turn: u64,
-    /// So many may be known before those that are not needed are looked for.
+    /// How many may be registered before unused ones are searched.
     most: usize,
 }
 
-/// Below it nothing is looked for.
+/// The number of limits below which unused ones are not searched.
 const FEW_LIMITS: usize = 4096;
 
 impl Registry {
-    /// What is known, locked: to register a limit or to take some back.
+    /// Lock the registered limits, to register one or to drop some.
     pub fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A limit in a scope.
+    /// Register a limit in a scope, or find it.
     pub fn register(
         &self,
         known: &mut Known,
@@ -78,14 +78,14 @@ impl Registry {
         known.most = known.limits.len() * 2;
     }
 
-    /// The limits, locked: where many of them are needed.
+    /// Lock the limits for reading, where many of them are needed.
     pub fn lock_limits(&self) -> LockedLimits<'_> {
         LockedLimits(self.limits.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Known {
-    /// Whether so many are known that those which are not needed are to be looked for.
+    /// Whether enough are registered to search for unused ones.
     pub fn is_crowded(&self) -> bool {
         self.limits.len() >= self.most.max(FEW_LIMITS)
     }
@@ -103,7 +103,7 @@ impl Limits for Registry {
     }
 }
 
-/// All limits, while no other can be registered.
+/// All limits, locked: no other can be registered meanwhile.
 pub struct LockedLimits<'registry>(RwLockReadGuard<'registry, Vec<Option<Limit>>>);
 
 impl LockedLimits<'_> {

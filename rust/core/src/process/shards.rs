@@ -10,7 +10,7 @@ use crate::process::backing::ProcessShard;
 use crate::shard::home;
 use crate::table::answer::Check;
 
-/// Keys that one shard is meant for.
+/// The number of keys that one shard is meant for.
 const KEYS_PER_SHARD: usize = 4096;
 const MOST_SHARDS: usize = 1024;
 
@@ -19,7 +19,7 @@ const MOST_SHARDS: usize = 1024;
 #[derive(Default)]
 struct PaddedShard {
     shard: Mutex<ProcessShard>,
-    /// Where the slots of the shard are, for fetching ahead of the lock; a stale value does no harm.
+    /// Where the slots of the shard are, for prefetching before the lock; a stale value does no harm.
     slots: AtomicPtr<Slot>,
     homes: AtomicUsize,
 }
@@ -33,7 +33,7 @@ pub struct Shards {
 pub type Guard<'table> = MutexGuard<'table, ProcessShard>;
 
 impl Shards {
-    /// As many empty shards as suit a table of so many keys.
+    /// Empty shards for a table of this many keys.
     pub fn new(max_keys: usize) -> Self {
         let count = (max_keys / KEYS_PER_SHARD).next_power_of_two().clamp(1, MOST_SHARDS);
         let shards = std::iter::repeat_with(PaddedShard::default).take(count).collect();
@@ -45,7 +45,7 @@ impl Shards {
         self.shards.len()
     }
 
-    /// Bytes of the shards themselves, without what they hold.
+    /// The bytes of the shards themselves, without their contents.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.shards)
     }
@@ -60,7 +60,7 @@ impl Shards {
     /// Lock a shard.
     #[inline(always)]
     pub fn lock(&self, shard_number: usize) -> Guard<'_> {
-        // A shard whose lock was poisoned is whole: nothing in it panics between two writes.
+        // A shard whose lock was poisoned is consistent: nothing in it panics between two writes.
         self.shards[shard_number].shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +73,7 @@ impl Shards {
         }
     }
 
-    /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.
+    /// Prefetch the cache line in which a check's state will be searched. A hint, without any lock.
     #[inline(always)]
     pub fn fetch(&self, check: &Check) {
         let shard_number = &self.shards[self.of(check.key)];
@@ -81,7 +81,7 @@ impl Shards {
         prefetch(shard_number.slots.load(Ordering::Relaxed).wrapping_add(home));
     }
 
-    /// Note where a shard's slots are now.
+    /// Record where a shard's slots are now.
     pub fn note_slots(&self, shard_number: usize, shard: &ProcessShard) {
         self.shards[shard_number].slots.store(shard.backing.start().cast_mut(), Ordering::Relaxed);
         self.shards[shard_number].homes.store(shard.homes(), Ordering::Relaxed);

@@ -19,12 +19,12 @@ pub struct ProcessStorage {
     registry: Registry,
     shards: Shards,
     capacity: Capacity,
-    /// How many ids for holds were made.
+    /// The count of numbers that ids of holds were derived from.
     ids: AtomicU64,
 }
 
 impl ProcessStorage {
-    /// Nothing stored yet.
+    /// An empty storage.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             registry: Registry::default(),
@@ -84,7 +84,7 @@ impl Storage for ProcessStorage {
         Ok(self.registry.register(&mut known, seed, definition))
     }
 
-    /// A binding holds its limit, and none that is held is taken back.
+    /// Always true: a binding holds its limit, and held limits are not dropped.
     #[inline(always)]
     fn is_current(&self, _limit: &Registered) -> bool {
         true
@@ -115,7 +115,7 @@ impl Storage for ProcessStorage {
         Reservation { capacity, shards, registry, now_us }.reserve(check, locked, index, need)
     }
 
-    /// Reservations lapse when the shard is settled.
+    /// Does nothing: reservations are released when the shard is settled.
     fn drop_reserved<'table>(&'table self, _locked: &mut LockedShards<Self::Guard<'table>>, _now_us: i64) {}
 
     #[inline(always)]

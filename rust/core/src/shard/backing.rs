@@ -1,10 +1,10 @@
-//! Where the slots and log blocks of a shard lie: the memory of one process, or a file
+//! The storage of the slots and log blocks of a shard: the memory of one process, or a file
 //! that many processes map.
 //!
 //! A shard changes its backing in three ways. What a decision charges and holds is written piece by piece and
-//! then committed: a backing that outlives its processes takes back what was written and not committed.
-//! What moves slots opens or closes a gap, and what moves the times of a log is one step as well: such
-//! a backing carries those on. All the rest changes one word.
+//! then committed: a backing that outlives its processes undoes what was written and not committed. Opening or
+//! closing a gap between slots, and moving the times of a log, is one step: such a backing finishes it. All other
+//! changes write one word.
 
 use crate::algorithms::log_view::Entry;
 use crate::encoding::block::{Block, NIL, Position};
@@ -12,7 +12,7 @@ use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::Chain;
 use crate::holding::store::HoldStore;
 
-/// What a shard knows about its slots and blocks.
+/// What a shard records about its slots and blocks.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Head {
@@ -32,9 +32,9 @@ impl Default for Head {
     }
 }
 
-/// Where the slots and log blocks of a shard lie.
+/// The storage of the slots and log blocks of a shard.
 pub trait Backing {
-    /// What is remembered of holds.
+    /// The store of the shard's holds.
     type Holds: HoldStore;
 
     /// All slots, used or not.
@@ -43,43 +43,43 @@ pub trait Backing {
     /// How many homes tags have among the slots.
     fn homes(&self) -> usize;
 
-    /// What is known of slots and blocks.
+    /// What is recorded about slots and blocks.
     fn head(&self) -> Head;
 
     /// All blocks that were ever taken.
     fn blocks(&self) -> &[Block];
 
-    /// Blocks that exist and that no chain holds.
+    /// How many blocks exist that no chain holds.
     fn spare_blocks(&self) -> usize;
 
-    /// Overwrite a slot in use; counts when it is committed.
+    /// Overwrite a slot in use; takes effect when committed.
     fn write_slot(&mut self, index: usize, slot: Slot);
 
-    /// Overwrite an entry of a block; counts when it is committed.
+    /// Overwrite an entry of a block; takes effect when committed.
     fn write_entry(&mut self, block: u32, index: usize, entry: Entry);
 
-    /// Link a block to the next; counts when it is committed.
+    /// Link a block to the next; takes effect when committed.
     fn write_link(&mut self, block: u32, next: u32);
 
-    /// Take up another free list and count of held blocks; counts when it is committed.
+    /// Replace the head of the free list and the count of held blocks; takes effect when committed.
     fn write_free(&mut self, free: u32, held: u32);
 
-    /// A block that was never taken, now held; None where there is none. Counts when it is committed.
+    /// Take a block that was never taken; None where there is none. Takes effect when committed.
     fn take_new_block(&mut self) -> Option<u32>;
 
-    /// Whether so many more things can be written before a commit.
+    /// Whether `more` further writes fit before the next commit.
     fn can_note(&self, more: usize) -> bool;
 
-    /// What was written counts from here on.
+    /// Make all writes since the last commit take effect.
     fn commit(&mut self);
 
-    /// What was written since the last commit was never written.
+    /// Undo all writes since the last commit.
     fn roll_back(&mut self);
 
     /// Mark the state in a slot as refused.
     fn mark_refused(&mut self, index: usize);
 
-    /// Note where the next sweep begins.
+    /// Record where the next sweep begins.
     fn set_cursor(&mut self, cursor: usize);
 
     /// Move the slots of `index..index + gap` one place to the right, into an empty one, and put `slot` at `index`.
@@ -91,27 +91,27 @@ pub trait Backing {
     /// Move the times of all entries of a chain by `shift`.
     fn shift(&mut self, chain: Chain, shift: i64);
 
-    /// No chain holds a block any more.
+    /// Drop all blocks: no chain holds one any more.
     fn drop_blocks(&mut self);
 
     /// Empty all slots and forget all blocks and holds.
     fn clear(&mut self);
 
-    /// Take the entry at a place out of its chain: those behind, so many, move one place forward. Counts when it is
-    /// committed.
+    /// Take the entry at a place out of its chain: the `behind` entries after it move one place forward. Takes effect
+    /// when committed.
     fn take_entry_out(&mut self, at: Position, behind: usize);
 
-    /// Put an entry into a chain at a place: that there and those behind, so many, move one place back, where the last
-    /// one has room. Counts when it is committed.
+    /// Put an entry into a chain at a place: the entry there and the `behind` entries after it move one place back,
+    /// where the last one has room. Takes effect when committed.
     fn put_entry_in(&mut self, at: Position, behind: usize, entry: Entry);
 
-    /// What is remembered of holds; None where none can be.
+    /// The holds; None where the backing cannot store any.
     fn holds(&self) -> Option<&Self::Holds>;
 
-    /// `holds`, to be changed.
+    /// `holds`, mutably.
     fn holds_mut(&mut self) -> Option<&mut Self::Holds>;
 
-    /// Whether something was met among the holds that cannot be, since this was last asked.
+    /// Whether an impossible value was read among the holds since the last call.
     fn has_damaged_holds(&self) -> bool {
         false
     }

@@ -9,12 +9,12 @@ use crate::shard::backing::{Backing, Head};
 #[inline(always)]
 pub fn takes_block(blocks: &[Block], chain: Chain, charge: &LogCharge) -> bool {
     if let Some(few) = SlotEntries::read(chain) {
-        let LogCharge { gone, shift, time, cost } = *charge;
+        let LogCharge { expired, shift, time, cost } = *charge;
         // Times that are to be moved are as far apart as before.
-        return few.without(gone).with(time - shift, cost).is_none();
+        return few.without(expired).with(time - shift, cost).is_none();
     }
     let (first, last) = (Position::unpack(chain[0]), Position::unpack(chain[2]));
-    let behind = first.index as usize + charge.gone;
+    let behind = first.index as usize + charge.expired;
     if last.index != LAST_INDEX || behind >= PER_BLOCK {
         return false;
     }
@@ -28,20 +28,20 @@ pub fn shifted(chain: Chain, shift: i64) -> Option<Chain> {
     Some(SlotEntries::read(chain)?.shifted(shift).write())
 }
 
-/// `record` for a log in its slot that stays there; None of any other.
+/// `record` for a log in its slot that stays there; None for any other.
 #[inline(always)]
 pub fn record_in_slot(chain: Chain, charge: &LogCharge) -> Option<Chain> {
-    let LogCharge { gone, time, cost, .. } = *charge;
-    Some(SlotEntries::read(chain)?.without(gone).with(time, cost)?.write())
+    let LogCharge { expired, time, cost, .. } = *charge;
+    Some(SlotEntries::read(chain)?.without(expired).with(time, cost)?.write())
 }
 
-/// Do to a log what a charge does, but for moving its times. None where a block is missing that must be there.
+/// Apply a charge to a log, except for moving its times. None where a block is missing that must be there.
 ///
 /// Entries of one instant are merged, so a burst at one microsecond takes one entry.
 #[inline(always)]
 pub fn record<B: Backing>(backing: &mut B, chain: Chain, charge: &LogCharge) -> Option<Chain> {
-    let LogCharge { gone, time, cost, .. } = *charge;
-    let chain = drop_oldest(backing, chain, gone);
+    let LogCharge { expired, time, cost, .. } = *charge;
+    let chain = drop_oldest(backing, chain, expired);
     match SlotEntries::read(chain) {
         Some(few) => match few.with(time, cost) {
             Some(few) => Some(few.write()),
@@ -90,22 +90,22 @@ fn spill<B: Backing>(backing: &mut B, few: &SlotEntries, (time, cost): Entry) ->
     Some([first.pack(), used, Position { index: count as u32 - 1, ..first }.pack()])
 }
 
-/// Leave the `kept` oldest entries as they are, and write `moved` over those behind, which were no fewer.
-pub fn rewrite<B: Backing>(backing: &mut B, chain: Chain, kept: usize, moved: &[Entry]) -> Chain {
+/// Leave the `retained` oldest entries as they are, and write `moved` over those after them, which were no fewer.
+pub fn rewrite<B: Backing>(backing: &mut B, chain: Chain, retained: usize, moved: &[Entry]) -> Chain {
     if let Some(few) = SlotEntries::read(chain) {
-        let left = few.all().iter().take(kept).chain(moved);
+        let left = few.all().iter().take(retained).chain(moved);
         let few = left.fold(SlotEntries::default(), |few, (time, cost)| few.with(*time, *cost).unwrap_or(few));
         return few.write();
     }
     let [first, _, last] = chain;
     let (mut at, end) = (Position::unpack(first), Position::unpack(last));
     let (mut newest, mut used) = (None, 0);
-    for number in 0..kept + moved.len() {
+    for number in 0..retained + moved.len() {
         let Some(mut own) = entry(backing.blocks(), at) else {
             break;
         };
-        if number >= kept && own != moved[number - kept] {
-            own = moved[number - kept];
+        if number >= retained && own != moved[number - retained] {
+            own = moved[number - retained];
             put(backing, at, own);
         }
         used += own.1;
@@ -126,7 +126,7 @@ pub fn rewrite<B: Backing>(backing: &mut B, chain: Chain, kept: usize, moved: &[
     [first, used, newest.pack()]
 }
 
-/// The log of blocks without the entry behind the `older` oldest ones, of so many `units`, `behind` which so many follow.
+/// The log of blocks without the entry of `units` that follows the `older` oldest ones and precedes `behind` others.
 pub fn take_out<B: Backing>(backing: &mut B, chain: Chain, older: usize, behind: usize, units: i64) -> Chain {
     let [first, used, last] = chain;
     if older + behind == 0 {
@@ -150,7 +150,8 @@ pub fn take_out<B: Backing>(backing: &mut B, chain: Chain, older: usize, behind:
     [first, used - units, newest.pack()]
 }
 
-/// The log of blocks with an entry behind the `older` oldest ones, before so many; as it was where there is no block.
+/// The log of blocks with an entry added after the `older` oldest ones, before `behind` others; unchanged where no
+/// block is free.
 pub fn put_in<B: Backing>(backing: &mut B, chain: Chain, older: usize, behind: usize, entry: Entry) -> Chain {
     let [first, used, last] = chain;
     let end = Position::unpack(last);
@@ -182,19 +183,19 @@ pub fn release<B: Backing>(backing: &mut B, chain: Chain) {
 
 /// The log without its oldest entries; blocks that held only those are given back, and one entry goes into the slot.
 #[inline(always)]
-pub fn drop_oldest<B: Backing>(backing: &mut B, chain: Chain, gone: usize) -> Chain {
+pub fn drop_oldest<B: Backing>(backing: &mut B, chain: Chain, expired: usize) -> Chain {
     match SlotEntries::read(chain) {
-        _ if gone == 0 && chain[0] != chain[2] => chain,
-        Some(few) => few.without(gone).write(),
-        None => drop_some(backing, chain, gone),
+        _ if expired == 0 && chain[0] != chain[2] => chain,
+        Some(few) => few.without(expired).write(),
+        None => drop_some(backing, chain, expired),
     }
 }
 
-fn drop_some<B: Backing>(backing: &mut B, chain: Chain, gone: usize) -> Chain {
+fn drop_some<B: Backing>(backing: &mut B, chain: Chain, expired: usize) -> Chain {
     let [first, mut used, last] = chain;
     let start = Position::unpack(first);
     let (mut at, mut left) = (start, None);
-    for _ in 0..gone {
+    for _ in 0..expired {
         let Some((_, cost)) = entry(backing.blocks(), at) else {
             break;
         };
@@ -233,7 +234,7 @@ fn take_block<B: Backing>(backing: &mut B) -> Option<u32> {
     Some(free)
 }
 
-/// Give back the blocks from `first` to `last`, which are linked; those of a chain that is not stay as they are.
+/// Give back the blocks from `first` to `last`, which must be linked; where they are not, nothing changes.
 fn give_back<B: Backing>(backing: &mut B, first: u32, last: u32) {
     let blocks = backing.blocks();
     let (mut count, mut at) = (1, first);

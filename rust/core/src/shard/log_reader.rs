@@ -1,7 +1,7 @@
 //! The entries of a log that a slot names, read from where they are.
 //!
-//! The memory may be damaged: a walk along a chain ends where something is that cannot be, and tells it to a cell
-//! that the shard looks at.
+//! The memory may be damaged: a walk along a chain ends at an impossible value, and sets a flag that the shard
+//! checks.
 
 use std::cell::Cell;
 
@@ -13,9 +13,9 @@ use crate::limit::LARGEST;
 /// The entries of a log, wherever they are.
 #[derive(Clone)]
 pub enum Entries<'pool> {
-    /// Those that a slot holds.
+    /// The entries in a slot.
     InSlot(SlotEntries),
-    /// Those of a chain.
+    /// The entries of a chain.
     InBlocks(BlockEntries<'pool>),
 }
 
@@ -54,36 +54,36 @@ impl LogEntries for Entries<'_> {
     }
 }
 
-/// A way along a chain, which ends where that cannot go on.
+/// A walk along a chain, which ends at the first impossible entry.
 #[derive(Clone, Default)]
 pub struct BlockEntries<'pool> {
     blocks: &'pool [Block],
     at: Position,
     end: Position,
-    /// The entry there; one without units behind the last.
+    /// The entry at `at`; one without units after the last.
     first: Entry,
     /// Units of the entries that are left.
     units: i64,
-    /// Whether something was met that cannot be.
+    /// The flag that is set at an impossible entry.
     damage: Option<&'pool Cell<bool>>,
 }
 
 impl BlockEntries<'_> {
     /// The entry at this place, which is later than `after`.
     #[inline(always)]
-    fn look(&self, after: i64) -> Entry {
+    fn entry_after(&self, after: i64) -> Entry {
         let (time, cost) = entry(self.blocks, self.at).unwrap_or_default();
-        // The units tell where a chain ends, and times that grow that it does.
+        // The units show where a chain ends, and growing times that it does end.
         let is_last = self.at == self.end;
         let fits = if is_last { cost == self.units } else { 0 < cost && cost < self.units };
         if fits && after < time && time <= LARGEST {
             return (time, cost);
         }
-        self.tell_damage()
+        self.report_damage()
     }
 
     #[cold]
-    fn tell_damage(&self) -> Entry {
+    fn report_damage(&self) -> Entry {
         if let Some(damage) = self.damage {
             damage.set(true);
         }
@@ -104,7 +104,7 @@ impl Iterator for BlockEntries<'_> {
         if self.at != self.end {
             self.at = self.at.after(self.blocks);
             self.units -= cost;
-            self.first = self.look(time);
+            self.first = self.entry_after(time);
         }
         Some((time, cost))
     }
@@ -152,7 +152,7 @@ pub fn read_chain<'pool>(
     match entry(blocks, end) {
         Some((last, _)) if (1..=LARGEST).contains(&used) && (0..=LARGEST).contains(&last) => {
             let mut walk = BlockEntries { blocks, at, end, first: (0, 0), units: used, damage: Some(damage) };
-            walk.first = walk.look(-1);
+            walk.first = walk.entry_after(-1);
             Some(Log { entries: walk, used, last, shift: 0 })
         }
         _ => {

@@ -4,8 +4,8 @@
 //! probing that keeps this order finds a key, or the place where it belongs, in one short scan, and
 //! growing is one pass from left to right. There are no tombstones: removal closes the gap.
 //!
-//! Here is the order of the slots. What a slot holds is read and written in `states`, by other versions of its
-//! limit in `versions`, and let go in `sweep`.
+//! This module keeps the order of the slots. The states in them are read and written in `states`, converted between
+//! versions of a limit in `versions`, and dropped in `sweep`.
 
 pub mod backing;
 pub mod log_pool;
@@ -21,49 +21,49 @@ use std::cell::Cell;
 use crate::encoding::slot::Slot;
 use crate::shard::backing::Backing;
 
-/// Where a tag is.
+/// The place of a tag in a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In this slot.
     Found(usize),
-    /// Nowhere yet.
+    /// It has no slot yet.
     Absent,
 }
 
-/// What is stored of a key is no state that can be.
+/// The stored state of a key is impossible: the memory is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DamagedState;
 
-/// Slots and the entries of their logs, wherever they lie.
+/// Slots and the entries of their logs, on a backing.
 #[derive(Default)]
 pub struct Shard<B> {
-    /// Where they lie.
+    /// Where they are stored.
     pub backing: B,
-    /// Whether something was read that cannot be.
+    /// Whether an impossible value was read since the last `check`.
     damage: Cell<bool>,
 }
 
 impl<B: Backing> Shard<B> {
-    /// The slots and logs that lie there.
+    /// A shard of the slots and logs on a backing.
     #[inline(always)]
     pub fn on(backing: B) -> Self {
         Self { backing, damage: Cell::new(false) }
     }
 
-    /// Whether all that was read since this was last asked can be; what cannot be was taken for nothing.
+    /// Whether all values read since the last call were possible; impossible ones were read as no state.
     #[inline(always)]
     pub fn check(&self) -> Result<(), DamagedState> {
-        if self.damage.get() { self.tell_damage() } else { Ok(()) }
+        if self.damage.get() { self.report_damage() } else { Ok(()) }
     }
 
-    /// `check`, and of all that was read of holds, too.
+    /// `check`, of the holds too.
     #[inline(always)]
     pub fn check_with_holds(&self) -> Result<(), DamagedState> {
         if self.backing.has_damaged_holds() { Err(DamagedState) } else { self.check() }
     }
 
     #[cold]
-    fn tell_damage(&self) -> Result<(), DamagedState> {
+    fn report_damage(&self) -> Result<(), DamagedState> {
         self.damage.set(false);
         Err(DamagedState)
     }
@@ -83,7 +83,7 @@ impl<B: Backing> Shard<B> {
         self.backing.homes()
     }
 
-    /// Whether a move to a range of more homes is due: dropping what had expired has not freed much.
+    /// Whether a move to a range of more homes is due, because dropping expired states has not freed much.
     pub fn is_crowded(&self) -> bool {
         self.len() * 3 >= self.homes() * 2
     }
@@ -105,8 +105,8 @@ impl<B: Backing> Shard<B> {
         Place::Absent
     }
 
-    /// Whether there is room for `more` further slots: scans stay short, and the `behind` of them that belong where
-    /// this tag does, or behind it, find gaps there.
+    /// Whether there is room for `more` further slots: scans stay short, and the `behind` of them that belong at or
+    /// after the place of this tag find gaps there.
     pub fn can_take(&self, tag: u64, more: usize, behind: usize) -> bool {
         // A run at the very end may have used up the tail, however many gaps there are elsewhere.
         let gaps = self.backing.slots()[self.home(tag)..].iter().filter(|slot| slot.tag == 0).take(behind).count();
@@ -118,7 +118,7 @@ impl<B: Backing> Shard<B> {
         self.backing.clear();
     }
 
-    /// Put a slot whose tag is not here yet; `can_take` said that there is a gap for it.
+    /// Put a slot whose tag is not here yet; `can_take` has checked that there is a gap for it.
     pub(super) fn insert(&mut self, slot: Slot) {
         let index = self.position(slot.tag);
         match self.backing.slots()[index..].iter().position(|other| other.tag == 0) {
@@ -127,7 +127,7 @@ impl<B: Backing> Shard<B> {
         }
     }
 
-    /// Where a tag that is not here belongs.
+    /// The place for a tag that is not here.
     fn position(&self, tag: u64) -> usize {
         let home = self.home(tag);
         let slots = self.backing.slots();
@@ -151,7 +151,7 @@ impl<B: Backing> Shard<B> {
     }
 }
 
-/// Where the search for a tag begins among so many homes; never decreases as tags grow.
+/// The home of a tag among `capacity` homes, where its search begins; never decreases as tags grow.
 #[inline]
 pub fn home(tag: u64, capacity: usize) -> usize {
     ((u128::from(tag) * capacity as u128) >> 64) as usize

@@ -1,4 +1,4 @@
-//! The limits that states are kept under: each slot names the one that wrote it by a small number.
+//! The limits that states are stored under: each slot names the one that wrote it by a small number.
 //!
 //! A limit's identity is its scope, not its numbers: two versions of one limit share the salt, and so
 //! the states, and differ in their number, so that a state is read in the numbers it was written in.
@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::encoding::slot::NUMBER_BITS;
 use crate::limit::Limit;
 
-/// A limit as it is made known to a table.
+/// A limit as it is registered with a table.
 #[derive(Clone, Copy)]
 pub struct Definition<'text> {
-    /// Where it is used.
+    /// The scope it is used in.
     pub scope: &'text str,
-    /// How people write it.
+    /// The text users write it as.
     pub text: &'text str,
     /// Its integers.
     pub limit: Limit,
 }
 
-/// A limit that was made known, or what there is no room for; `E` where the storage itself fails.
+/// The registered limit, or why there is no room for it; `E` where the storage itself fails.
 pub type Registration<E> = Result<Result<Arc<Registered>, TooMany>, E>;
 
 /// A limit as a table knows it.
@@ -31,11 +31,11 @@ pub struct Registered {
     pub limit: Limit,
     /// What its scope adds to the tag of a key.
     pub salt: u64,
-    /// Where it is used.
+    /// The scope it is used in.
     pub scope: Box<str>,
-    /// How people write it.
+    /// The text users write it as.
     pub text: Box<str>,
-    /// The number that slots name it by, under what tells it from others that had that number.
+    /// The number that slots name it by, in the lower bits; the upper ones distinguish it from earlier owners of it.
     name: AtomicU64,
 }
 
@@ -52,18 +52,18 @@ impl Registered {
         self.name() as u32 & ((1 << NUMBER_BITS) - 1)
     }
 
-    /// The number, and what tells this limit from others that had it.
+    /// The number, and the bits that distinguish this limit from earlier owners of the number.
     #[inline(always)]
     pub fn name(&self) -> u64 {
         self.name.load(Relaxed)
     }
 
-    /// What it was made known by.
+    /// The definition it was registered with.
     pub fn definition(&self) -> Definition<'_> {
         Definition { scope: &self.scope, text: &self.text, limit: self.limit }
     }
 
-    /// Call it by another name: the former one was taken back.
+    /// Give it another name, after the former one was taken back.
     pub fn rename(&self, name: u64) {
         self.name.store(name, Relaxed);
     }
@@ -71,16 +71,16 @@ impl Registered {
 
 /// Limits by the numbers that slots name them by.
 pub trait Limits {
-    /// The limit of a number that a slot names; None where that is the number of none.
+    /// The limit of a number that a slot names; None where no limit has it.
     fn of(&self, number: u32) -> Option<Limit>;
 }
 
-/// Why no limit can be made known any more.
+/// Why no further limit can be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooMany {
-    /// So many are known already.
+    /// This many limits are registered already.
     Limits(usize),
-    /// The texts that name them take so many bytes already.
+    /// The texts that name them take this many bytes already.
     Bytes(usize),
 }
 
@@ -88,7 +88,7 @@ pub enum TooMany {
 pub struct Newest(HashMap<u32, Arc<Registered>>);
 
 impl Newest {
-    /// Of limits and the turns at which they were last bound.
+    /// From limits and the turns at which they were last bound.
     pub fn of(limits: impl Iterator<Item = (Arc<Registered>, u64)>) -> Self {
         let mut by_salt: HashMap<u64, Vec<(Arc<Registered>, u64)>> = HashMap::new();
         limits.for_each(|(limit, turn)| by_salt.entry(limit.salt).or_default().push((limit, turn)));

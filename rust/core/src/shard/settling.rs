@@ -1,4 +1,4 @@
-//! What settling a hold does to a state: computed first, as all its limits are settled or none, and then written.
+//! The effect of settling a hold on a state: computed first, as all its limits are settled or none, and then written.
 
 use crate::algorithms::log_view::{Entry, LogCharge, Marked};
 use crate::algorithms::sliding_log::{self, Settled};
@@ -18,13 +18,13 @@ use crate::shard::{Place, Shard, log_pool};
 pub struct Settling {
     /// The numbers that the state is in, by the number of the limit that wrote it.
     pub limit: Limit,
-    /// That number.
+    /// The number of the limit.
     pub number: u32,
     /// How many units more are charged; below 0, how many fewer.
     pub change: i64,
     /// The state as it is to be; None of a log.
     pub numbers: Option<Numbers>,
-    /// What was given back on the key, with this.
+    /// The total of what was given back on the key, this settlement included.
     pub refunds: i64,
 }
 
@@ -36,7 +36,7 @@ impl Settling {
             || limits.of(part.number).is_some_and(|own| transition::counts_alike(&own, &self.limit))
     }
 
-    /// What the last part remembers, if it counts.
+    /// The mark of the last part, if it counts.
     #[inline(always)]
     fn mark_of_last(&self, parts: &[Part], limits: &impl Limits) -> Option<Marked> {
         parts.last().filter(|part| self.counts(part, limits)).map(|part| part.marked)
@@ -44,13 +44,13 @@ impl Settling {
 }
 
 impl<B: Backing> Shard<B> {
-    /// How a state is settled of which a hold has these parts, the last of them charged under `own`; None where so
-    /// large a debt passes exact arithmetic. Nothing is changed.
+    /// How to settle a state on which a hold has these parts, the last of them charged under `own`; None where the debt
+    /// passes exact arithmetic. Nothing is changed.
     ///
-    /// A state stays in its numbers. What is unused goes off the last part first, what is missing onto the last one,
-    /// as far as their numbers count alike.
+    /// A state stays in its numbers. Unused units are given back from the last part on, missing ones are charged to the
+    /// last part, as far as their numbers count alike.
     #[inline]
-    #[allow(clippy::too_many_arguments)] // what is known of a state and of a hold on it
+    #[allow(clippy::too_many_arguments)] // the data of a state and of a hold on it
     pub fn settling(
         &self,
         place: Place,
@@ -102,7 +102,7 @@ impl<B: Backing> Shard<B> {
         (change <= 0 || transition::fits(&settling.limit, numbers)).then_some(settling)
     }
 
-    /// The number of the limit that the state at a place is in; None where there is no state.
+    /// The number of the limit that wrote the state at a place; None where there is no state.
     #[inline]
     pub fn number_at(&self, place: Place) -> Option<u32> {
         match place {
@@ -178,7 +178,7 @@ impl<B: Backing> Shard<B> {
         [first, used + settled.after - settled.before, last]
     }
 
-    /// The log with an entry less, or more, or in its slot; as it was where there is no block for one more.
+    /// Remove or add an entry of a log, or rewrite it in its slot; unchanged where no block is free for another entry.
     fn rewrite_entries(&mut self, slot: &Slot, limit: &Limit, settled: &Settled) -> Chain {
         let chain = slot.fields();
         let entries = match self.of_slot(slot, limit) {
@@ -203,7 +203,7 @@ impl<B: Backing> Shard<B> {
         rewritten.unwrap_or(chain)
     }
 
-    /// Put a slot for a state that is not there, as it is before it is settled; `can_take` said that there is room.
+    /// Put a slot for a missing state, as it is before it is settled; `can_take` has checked that there is room.
     pub fn put_unsettled(&mut self, tag: u64, settling: &Settling) {
         self.insert(Slot::new(tag, nothing(&settling.limit), settling.number));
     }

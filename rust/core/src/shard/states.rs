@@ -1,8 +1,8 @@
-//! What the slots of a shard hold, in the terms of the limit that wrote it.
+//! Reading and writing the states in the slots of a shard, in the terms of the limit that wrote them.
 
 use crate::algorithms::log_view::{Log, LogCharge};
-use crate::algorithms::sliding_log::{self, Left, MOST_SINCE};
-use crate::algorithms::transition::{self, Kept, Numbers, Stored};
+use crate::algorithms::sliding_log::{self, MOST_SINCE, Remainder};
+use crate::algorithms::transition::{self, Numbers, StateUpdate, Stored};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::{Chain, NO_CHAIN, SlotEntries};
 use crate::encoding::state_check::{is_sound, is_usual};
@@ -12,17 +12,17 @@ use crate::shard::log_reader::{self, BlockEntries, Entries};
 use crate::shard::registered::{Limits, Registered};
 use crate::shard::{Place, Shard, log_pool};
 
-/// What bears on whether a charge needs another log block.
+/// What decides whether a charge needs another log block.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Need {
-    /// What it does to its log.
+    /// What the charge does to its log.
     pub charge: LogCharge,
     /// How many blocks the charges before it take in the same shard.
     pub before: usize,
 }
 
 impl<B: Backing> Shard<B> {
-    /// What is in a slot that `limit` wrote; nothing where that cannot be, see `check`.
+    /// The state in a slot that `limit` wrote; `Nothing` where it is impossible, see `check`.
     #[inline(always)]
     pub(super) fn of_slot(&self, slot: &Slot, limit: &Limit) -> Stored<Entries<'_>> {
         if limit.algorithm == Algorithm::SlidingLog {
@@ -43,19 +43,19 @@ impl<B: Backing> Shard<B> {
         is_sound(limit, slot.fields())
     }
 
-    /// The entries of a log in its slot; none where they cannot be, see `check`.
+    /// The entries of a log in its slot; None where they are impossible, see `check`.
     #[inline(always)]
     pub fn log_in_slot(&self, chain: Chain) -> Option<Log<SlotEntries>> {
         log_reader::read_slot(chain, &self.damage)
     }
 
-    /// The entries of a log in blocks; none where they cannot be, see `check`.
+    /// The entries of a log in blocks; None where they are impossible, see `check`.
     #[inline(always)]
     pub fn log_in_blocks(&self, chain: Chain) -> Option<Log<BlockEntries<'_>>> {
         log_reader::read_chain(self.backing.blocks(), chain, &self.damage)
     }
 
-    /// The limit that wrote a slot; none where that cannot be, see `check`.
+    /// The limit that wrote a slot; None where there is no such limit, see `check`.
     pub(super) fn limit_of(&self, slot: &Slot, limits: &impl Limits) -> Option<Limit> {
         let limit = limits.of(slot.limit());
         self.damage.set(self.damage.get() || limit.is_none());
@@ -82,7 +82,7 @@ impl<B: Backing> Shard<B> {
         (slot.is_of(limit.number()) && sound).then(|| slot.fields())
     }
 
-    /// The units of a bucket, as they are stored; 0 where nothing is.
+    /// The units of a bucket as they are stored; 0 where there is no state.
     pub fn units(&self, place: Place) -> i64 {
         match place {
             Place::Found(index) => self.backing.slots()[index].fields()[0],
@@ -90,7 +90,7 @@ impl<B: Backing> Shard<B> {
         }
     }
 
-    /// The chain of a log, of no entries where there is none yet.
+    /// The chain of a log; one without entries where there is no log yet.
     #[inline]
     pub fn chain(&self, place: Place) -> Chain {
         match place {
@@ -114,7 +114,8 @@ impl<B: Backing> Shard<B> {
 
     /// Whether a charge can be given back here before what was written is committed.
     pub fn can_give_back(&self, limit: &Limit) -> bool {
-        // Entries, the link and the list of the blocks that are free then, and the slot; a bucket's, and its refunds.
+        // The entries, the link and the free list of the freed blocks, and the slot; of a bucket the slot and its
+        // refunds.
         self.backing.can_note(if limit.algorithm == Algorithm::SlidingLog { MOST_SINCE + 3 } else { 2 })
     }
 
@@ -124,20 +125,20 @@ impl<B: Backing> Shard<B> {
         self.backing.write_slot(index, Slot::new(tag, numbers, limit.number()));
     }
 
-    /// Keep a charged state: over the one at `place`, or in a new slot, for which there must be room.
+    /// Write a charged state: over the one at `place`, or in a new slot, for which there must be room.
     ///
-    /// The times of its log are moved already, see `shift`.
+    /// The times of its log must have been moved before, see `shift`.
     #[inline]
-    pub fn keep(&mut self, place: Place, tag: u64, limit: &Registered, kept: Kept) {
-        match kept {
-            Kept::Numbers(numbers) => self.put(place, Slot::new(tag, numbers, limit.number())),
-            Kept::Entries(charge) => self.keep_log(place, tag, limit, &charge),
+    pub fn write_state(&mut self, place: Place, tag: u64, limit: &Registered, update: StateUpdate) {
+        match update {
+            StateUpdate::Numbers(numbers) => self.put(place, Slot::new(tag, numbers, limit.number())),
+            StateUpdate::Entries(charge) => self.write_log(place, tag, limit, &charge),
         }
     }
 
-    /// `keep` for a log.
+    /// `write_state` for a log.
     #[inline(always)]
-    pub fn keep_log(&mut self, place: Place, tag: u64, limit: &Registered, charge: &LogCharge) {
+    pub fn write_log(&mut self, place: Place, tag: u64, limit: &Registered, charge: &LogCharge) {
         let chain = self.chain(place);
         match log_pool::record(&mut self.backing, chain, charge) {
             Some(chain) => self.put(place, Slot::new(tag, chain, limit.number())),
@@ -168,7 +169,7 @@ impl<B: Backing> Shard<B> {
         }
     }
 
-    /// Move the times of a log that is about to be charged: a clock was once far ahead.
+    /// Move the times of a log that is about to be charged, where a clock was once far ahead.
     pub fn shift(&mut self, place: Place, shift: i64) {
         if shift == 0 {
             return;
@@ -185,7 +186,7 @@ impl<B: Backing> Shard<B> {
         }
     }
 
-    /// Replace the numbers in a slot, of the limit that wrote it; what is marked stays marked.
+    /// Replace the numbers in a slot, in those of the limit that wrote it; its mark of a refusal stays.
     pub fn write_fields(&mut self, index: usize, fields: Numbers) {
         let former = self.backing.slots()[index];
         let mut slot = Slot::new(former.tag, fields, former.limit());
@@ -195,12 +196,12 @@ impl<B: Backing> Shard<B> {
         self.backing.write_slot(index, slot);
     }
 
-    /// Give back what is left of a charge, made at `earliest_us` or later, in the numbers that the state is in;
-    /// whether the state is then the same as none.
+    /// Give back what is left of a charge under `charged_limit`, made at `earliest_us` or later, in the numbers that
+    /// the state is in; returns whether the state is then the same as none.
     pub fn give_back(
         &mut self,
         place: Place,
-        asked: &Limit,
+        charged_limit: &Limit,
         cost: i64,
         limits: &impl Limits,
         now_us: i64,
@@ -213,7 +214,7 @@ impl<B: Backing> Shard<B> {
         let Some(limit) = self.limit_of(&slot, limits) else {
             return false;
         };
-        if cost == 0 || cost > limit.quota || !transition::counts_alike(asked, &limit) {
+        if cost == 0 || cost > limit.quota || !transition::counts_alike(charged_limit, &limit) {
             return false;
         }
         let left = match self.of_slot(&slot, &limit) {
@@ -222,11 +223,11 @@ impl<B: Backing> Shard<B> {
             Stored::Entries(log) => {
                 let [now, earliest] = [now_us, earliest_us].map(|moment| transition::unit_time(&limit, moment));
                 let left = sliding_log::give_back(&limit, log, now, cost, earliest);
-                let Left { kept, moved } = left.unwrap_or_default();
+                let Remainder { retained, moved } = left.unwrap_or_default();
                 if self.damage.get() {
                     return false;
                 }
-                let chain = log_pool::rewrite(&mut self.backing, slot.fields(), kept, &moved);
+                let chain = log_pool::rewrite(&mut self.backing, slot.fields(), retained, &moved);
                 (chain != NO_CHAIN).then_some(chain)
             }
         };
@@ -235,7 +236,7 @@ impl<B: Backing> Shard<B> {
     }
 }
 
-/// What a slot holds of a state that is the same as none.
+/// What a slot holds for a state that is the same as none.
 pub(super) fn nothing(limit: &Limit) -> Numbers {
     if limit.algorithm == Algorithm::SlidingLog { NO_CHAIN } else { transition::nothing(limit) }
 }

@@ -1,4 +1,4 @@
-//! States that a shard lets go: those that are the same as none, and those that make room for others.
+//! Removing states from a shard: those that are the same as none, and those that make room for others.
 
 use crate::algorithms::transition::{self, ANY, USUAL};
 use crate::encoding::slot::Slot;
@@ -17,7 +17,7 @@ pub struct Victim {
     pub reset_after_us: i64,
 }
 
-/// What a sweep saw.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Swept {
     /// Slots whose state had become the same as none, now free.
@@ -29,7 +29,7 @@ pub struct Swept {
 }
 
 impl<B: Backing> Shard<B> {
-    /// Forget the state of a tag; whether it was anything but the same as none.
+    /// Forget the state of a tag; returns whether it differed from none.
     pub fn forget(&mut self, tag: u64, limits: &impl Limits, now_us: i64) -> bool {
         let Place::Found(index) = self.find(tag) else {
             return false;
@@ -48,7 +48,7 @@ impl<B: Backing> Shard<B> {
         }
     }
 
-    /// Drop the states that are the same as none, but for tags for which `ours` holds; how many there were.
+    /// Drop the states that are the same as none, except of tags for which `ours` holds; returns how many there were.
     pub fn drop_expired(&mut self, limits: &impl Limits, now_us: i64, ours: impl Fn(u64) -> bool) -> usize {
         let before = self.len();
         for index in (0..self.backing.slots().len()).rev() {
@@ -60,8 +60,8 @@ impl<B: Backing> Shard<B> {
         before - self.len()
     }
 
-    /// Bring all states that a former version of a limit wrote into the numbers of the latest one, drop those that are
-    /// the same as none, and note the numbers of the limits that are named then; how many were dropped.
+    /// Convert all states that a former version of a limit wrote into the numbers of the latest one, drop those that
+    /// are the same as none, and mark the limits that slots name afterwards in `named`; returns how many were dropped.
     pub fn tidy(&mut self, newest: &Newest, limits: &impl Limits, now_us: i64, named: &mut [bool]) -> usize {
         let expired = self.drop_expired(limits, now_us, |_| false);
         for index in 0..self.backing.slots().len() {
@@ -72,12 +72,12 @@ impl<B: Backing> Shard<B> {
                 self.adopt(Place::Found(index), limit, limits, now_us);
             }
         }
-        let _ = self.check(); // a state that cannot be stays what it is
+        let _ = self.check(); // an impossible state stays as it is
         self.note_named(named);
         expired
     }
 
-    /// Note the numbers of the limits that slots name.
+    /// Mark the numbers of the limits that slots name.
     pub fn note_named(&self, named: &mut [bool]) {
         for slot in self.backing.slots().iter().filter(|slot| slot.tag != 0) {
             if let Some(named) = named.get_mut(slot.limit() as usize) {
@@ -86,7 +86,7 @@ impl<B: Backing> Shard<B> {
         }
     }
 
-    /// Look at up to `most` used slots among so many `places`, going on where the last sweep ended; frees those
+    /// Visit up to `most` used slots among `places`, starting where the last sweep ended; frees those
     /// that are the same as none.
     ///
     /// A tag for which `ours` holds is no victim, and its slot stays where it is known to be.
@@ -99,10 +99,10 @@ impl<B: Backing> Shard<B> {
         ours: impl Fn(u64) -> bool,
     ) -> Swept {
         let mut swept = Swept::default();
-        let mut to_see = most.min(self.len());
+        let mut to_visit = most.min(self.len());
         let mut steps = places.min(self.backing.slots().len());
         let mut cursor = self.backing.head().cursor;
-        while to_see > 0 && steps > 0 {
+        while to_visit > 0 && steps > 0 {
             if cursor >= self.backing.slots().len() {
                 cursor = 0;
             }
@@ -112,7 +112,7 @@ impl<B: Backing> Shard<B> {
                 cursor += 1;
                 continue;
             }
-            to_see -= 1;
+            to_visit -= 1;
             let (reset_after_us, remaining) = self.reset_after_us(cursor, limits, now_us);
             if reset_after_us == 0 && !ours(slot.tag) {
                 self.remove(cursor, limits);
@@ -147,7 +147,7 @@ impl<B: Backing> Shard<B> {
 
     /// (until the slot's state is the same as none, what remains of its limit)
     ///
-    /// Of one that cannot be that is never, and nothing.
+    /// For an impossible state these are `LARGEST` and 0.
     fn reset_after_us(&self, index: usize, limits: &impl Limits, now_us: i64) -> (i64, i64) {
         let slot = &self.backing.slots()[index];
         let limit = self.limit_of(slot, limits);

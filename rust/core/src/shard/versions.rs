@@ -1,4 +1,5 @@
-//! States that another version of their limit wrote, or a clock once far ahead: read as they count now, and brought there.
+//! States that were written by another version of their limit, or by a clock once far ahead: reading them in current
+//! terms, and converting them for good.
 
 use crate::algorithms::log_view::{LogCharge, LogEntries};
 use crate::algorithms::sliding_log::{self, State};
@@ -14,7 +15,7 @@ use crate::shard::states::nothing;
 use crate::shard::{Place, Shard, log_pool};
 
 impl<B: Backing> Shard<B> {
-    /// What is stored at a place, in the terms of `limit`.
+    /// The stored state at a place, in the terms of `limit`.
     #[inline(always)]
     pub fn stored(&self, place: Place, limit: &Registered, limits: &impl Limits, now_us: i64) -> Stored<Entries<'_>> {
         let Place::Found(index) = place else {
@@ -27,7 +28,7 @@ impl<B: Backing> Shard<B> {
         self.of_slot(slot, &limit.limit)
     }
 
-    /// What is stored in a slot that another version of `limit` wrote.
+    /// The stored state in a slot that another version of `limit` wrote.
     #[cold]
     fn converted(&self, slot: &Slot, limit: &Registered, limits: &impl Limits, now_us: i64) -> Stored<Entries<'_>> {
         let Some(former) = self.former_of(slot, limit, limits) else {
@@ -36,15 +37,15 @@ impl<B: Backing> Shard<B> {
         transition::convert(&limit.limit, self.of_slot(slot, &former), now_us, &former)
     }
 
-    /// The version of `limit` that wrote a slot; none where that cannot be, see `check`.
+    /// The version of `limit` that wrote a slot; None where there is no such version, see `check`.
     fn former_of(&self, slot: &Slot, limit: &Registered, limits: &impl Limits) -> Option<Limit> {
         let former = self.limit_of(slot, limits).filter(|former| may_follow(&limit.limit, former));
         self.damage.set(self.damage.get() || former.is_none());
         former
     }
 
-    /// Bring what another version of this limit wrote into the numbers of this one, for good: a wait
-    /// that is told from here on is counted in them. Whether there was such a state.
+    /// Convert what another version of this limit wrote into the numbers of this one, for good: a wait
+    /// that is reported from here on is counted in them. Returns whether there was such a state.
     #[inline(always)]
     pub fn adopt(&mut self, place: Place, limit: &Registered, limits: &impl Limits, now_us: i64) -> bool {
         match place {
@@ -73,14 +74,14 @@ impl<B: Backing> Shard<B> {
         } else {
             match self.of_slot(&former, &former_limit) {
                 Stored::Entries(log) => {
-                    let State { gone, shift, .. } =
+                    let State { expired, shift, .. } =
                         sliding_log::roll(&former_limit, Some(log), now_us / former_limit.unit_us);
                     if self.damage.get() {
                         return false;
                     }
                     self.shift(place, shift);
                     let chain = self.chain(place);
-                    Some(log_pool::drop_oldest(&mut self.backing, chain, gone))
+                    Some(log_pool::drop_oldest(&mut self.backing, chain, expired))
                 }
                 stored => match transition::convert(&limit.limit, stored, now_us, &former_limit) {
                     Stored::Numbers(numbers) => Some(numbers),
@@ -115,11 +116,11 @@ impl<B: Backing> Shard<B> {
                     self.backing.commit();
                 }
             }
-            transition::State::Entries(State { gone, shift, .. }) => {
+            transition::State::Entries(State { expired, shift, .. }) => {
                 if shift != 0 && !self.damage.get() {
                     self.shift(place, shift);
                     let chain = self.chain(place);
-                    let chain = log_pool::drop_oldest(&mut self.backing, chain, gone);
+                    let chain = log_pool::drop_oldest(&mut self.backing, chain, expired);
                     self.write_fields(index, chain);
                     self.backing.commit();
                 }

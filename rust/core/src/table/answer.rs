@@ -1,4 +1,4 @@
-//! What goes into a decision of the table, and what comes out.
+//! The input and the output of a decision of the table.
 
 use crate::algorithms::integers::floor_div;
 use crate::algorithms::transition::{NEVER, Reading};
@@ -13,7 +13,7 @@ pub struct Check<'limit> {
     pub limit: &'limit Registered,
     /// The key.
     pub key: KeyHash,
-    /// The units asked for, at least 0.
+    /// The requested units, at least 0.
     pub cost: i64,
     /// A shadow check is counted for itself and decides nothing.
     pub shadow: bool,
@@ -26,7 +26,7 @@ impl Check<'_> {
         self.limit.limit.algorithm == Algorithm::Concurrent
     }
 
-    /// The tag under which the state of this check is kept.
+    /// The tag under which the state of this check is stored.
     #[inline(always)]
     pub fn tag(&self) -> u64 {
         self.key.tag_under(self.limit.salt)
@@ -43,7 +43,7 @@ pub struct Mode {
 }
 
 impl Mode {
-    /// The wait of a check whose queue would delay it: too long a delay is a refusal.
+    /// The wait of a check whose queue would delay it: a delay beyond the longest is a refusal.
     #[inline(always)]
     pub fn wait_us(self, wait_us: i64, delay_us: i64) -> i64 {
         match self.max_delay_us {
@@ -90,12 +90,12 @@ impl Answer {
     }
 }
 
-/// Readings as an answer keeps them: most have one.
+/// The readings of an answer; most answers have one.
 #[derive(Clone, Debug)]
 pub enum Readings {
-    /// Of the only check.
+    /// The reading of the only check.
     One(Reading),
-    /// Of all checks, in order.
+    /// The readings of all checks, in order.
     Many(Box<[Reading]>),
 }
 
@@ -119,13 +119,13 @@ pub fn binding_of(checks: &[Check], readings: &[Reading], allowed: bool) -> Opti
     binding_among(checks.iter().map(|check| (check.shadow, check.cost)), readings, allowed)
 }
 
-/// `binding_of` limits of which each is asked for a cost, and may be a shadow: (whether it is one, the cost).
+/// `binding_of` for limits given as (whether it is a shadow, the requested cost).
 #[inline(always)]
-pub fn binding_among(asked: impl Iterator<Item = (bool, i64)>, readings: &[Reading], allowed: bool) -> Option<u16> {
+pub fn binding_among(limits: impl Iterator<Item = (bool, i64)>, readings: &[Reading], allowed: bool) -> Option<u16> {
     let mut binding = None;
     if allowed {
         let (mut fewest, mut latest) = (i64::MAX, i64::MIN);
-        for (index, ((shadow, cost), reading)) in (0..).zip(asked.zip(readings)) {
+        for (index, ((shadow, cost), reading)) in (0..).zip(limits.zip(readings)) {
             let Reading { remaining, reset_after_us, .. } = *reading;
             let further = if cost <= 1 { remaining } else { floor_div(remaining, cost) };
             if !shadow && (further < fewest || further == fewest && reset_after_us > latest) {
@@ -135,7 +135,7 @@ pub fn binding_among(asked: impl Iterator<Item = (bool, i64)>, readings: &[Readi
         return binding;
     }
     let mut longest = 0;
-    for (index, ((shadow, _), reading)) in (0..).zip(asked.zip(readings)) {
+    for (index, ((shadow, _), reading)) in (0..).zip(limits.zip(readings)) {
         let wait_us = if reading.retry_after_us == NEVER { i64::MAX } else { reading.retry_after_us };
         if !shadow && wait_us > longest {
             (binding, longest) = (Some(index), wait_us);

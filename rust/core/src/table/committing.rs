@@ -1,4 +1,4 @@
-//! Holds that are settled with what they really cost: all their limits, or none.
+//! Settling holds with their actual costs: all their limits, or none.
 
 use smallvec::SmallVec;
 
@@ -12,45 +12,45 @@ use crate::shard::states::Need;
 use crate::shard::{DamagedState, Place};
 use crate::table::Table;
 use crate::table::answer::Check;
-use crate::table::settling::{After, Asked, Misuse, Outcome, Settlement};
-use crate::table::shares::{LoadedShare, Shares, ToldLimit, registered};
+use crate::table::settling::{CallerLimits, Misuse, Outcome, Settlement, Standings};
+use crate::table::shares::{LoadedLimit, LoadedShare, Shares, registered};
 use crate::table::storage::{Location, LockedShards, Storage};
 
 impl<S: Storage> Table<S> {
-    /// Settle a hold with what it really cost: an amount for each group, or one for all; None for as much as is held.
+    /// Settle a hold with its actual cost: an amount for each group, or one for all; None for as much as is held.
     pub fn commit(
         &self,
         id: HoldId,
         shard_number: usize,
         actuals: &[Option<i64>],
-        asked: &Asked<'_>,
+        caller_limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> Result<Result<Settlement, Misuse>, S::Error> {
         let Some(mut shares) = self.lock_shares(id, shard_number, now_us)? else {
-            let (actuals, after) = (SmallVec::new(), After::new());
+            let (actuals, after) = (SmallVec::new(), Standings::new());
             return Ok(Ok(Settlement { outcome: Outcome::Unknown, actuals, after }));
         };
-        let own = shares.asked(asked);
+        let own = shares.own_limits(caller_limits);
         let (outcome, actuals) = if shares.loaded[0].record.settled {
             (Outcome::AlreadySettled, shares.amounts().iter().map(|own| own.actual).collect())
         } else {
-            match self.settle_hold(&mut shares, actuals, asked, now_us)? {
+            match self.settle_hold(&mut shares, actuals, caller_limits, now_us)? {
                 Ok(actuals) => (Outcome::Settled, actuals),
                 Err(misuse) => return Ok(Err(misuse)),
             }
         };
-        let after = self.after(&shares.transaction, &own, asked, now_us);
+        let after = self.standings(&shares.transaction, &own, caller_limits, now_us);
         shares.transaction.check_with_holds()?;
         Ok(Ok(Settlement { outcome, actuals, after }))
     }
 
-    /// `commit`, of which nothing is told but what came of it.
-    pub fn commit_untold(
+    /// `commit` that returns the outcome alone, without measuring the limits.
+    pub fn commit_outcome(
         &self,
         id: HoldId,
         shard_number: usize,
         actuals: &[Option<i64>],
-        asked: &Asked<'_>,
+        caller_limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> Result<Result<Outcome, Misuse>, S::Error> {
         let Some(mut shares) = self.lock_shares(id, shard_number, now_us)? else {
@@ -59,33 +59,35 @@ impl<S: Storage> Table<S> {
         if shares.loaded[0].record.settled {
             return Ok(Ok(Outcome::AlreadySettled));
         }
-        let settled = self.settle_hold(&mut shares, actuals, asked, now_us)?;
+        let settled = self.settle_hold(&mut shares, actuals, caller_limits, now_us)?;
         Ok(settled.map(|_| Outcome::Settled))
     }
 
-    /// Settle a hold: all its limits, or none where one of them cannot be in so much debt. The units of each group that
-    /// count. What was loaded of it is gone then.
+    /// Settle a hold: all its limits, or none where one of them cannot be in so much debt. Returns the units of each
+    /// group that count. The loaded shares are consumed.
     fn settle_hold<'table>(
         &'table self,
         shares: &mut Shares<'table, S>,
         actuals: &[Option<i64>],
-        asked: &Asked<'_>,
+        caller_limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> Result<Result<SmallVec<[i64; 2]>, Misuse>, DamagedState> {
         let amounts = shares.amounts();
         if actuals.len() != 1 && actuals.len() != amounts.len() {
             return Ok(Err(Misuse::Amounts(amounts.len())));
         }
-        let told = |group: usize| actuals[if actuals.len() == 1 { 0 } else { group }];
+        let actual_of = |group: usize| actuals[if actuals.len() == 1 { 0 } else { group }];
         let actuals: SmallVec<[i64; 2]> =
-            amounts.iter().enumerate().map(|(group, amount)| told(group).unwrap_or(amount.held)).collect();
+            amounts.iter().enumerate().map(|(group, amount)| actual_of(group).unwrap_or(amount.held)).collect();
         self.forget_ended(shares, now_us);
         let mut settlings: SmallVec<[Option<Settling>; 2]> = SmallVec::with_capacity(shares.limits.len());
         for limit in 0..shares.limits.len() {
             settlings.push(match shares.held(limit) {
                 Some((held, key)) if !held.parts.is_empty() => {
                     let number = held.parts.last().map_or(0, |part| part.number);
-                    let own = self.own_limit(number, asked, limit).filter(|own| own.algorithm != Algorithm::Concurrent);
+                    let own = self
+                        .own_limit(number, caller_limits, limit)
+                        .filter(|own| own.algorithm != Algorithm::Concurrent);
                     let actual = actuals[usize::from(held.group)];
                     match own {
                         None => None,
@@ -132,8 +134,8 @@ impl<S: Storage> Table<S> {
         Ok(Ok(actuals))
     }
 
-    /// Forget the states that have ended in other numbers than the hold was charged under last: what is settled comes to
-    /// the same whether or not they were forgotten before.
+    /// Forget the states that have ended in other numbers than the hold was last charged under, so that settling gives
+    /// the same result whether or not they were forgotten before.
     #[inline]
     fn forget_ended<'table>(&'table self, shares: &mut Shares<'table, S>, now_us: i64) {
         for limit in 0..shares.limits.len() {
@@ -148,8 +150,8 @@ impl<S: Storage> Table<S> {
         }
     }
 
-    /// Make room for the state of a limit that is about to be settled. A debt of a key that was forgotten needs room
-    /// like a new key.
+    /// Make room for the state of a limit that is about to be settled. A debt on a forgotten key needs room like a new
+    /// key.
     fn prepare<'table>(&'table self, shares: &mut Shares<'table, S>, limit: usize, settling: &Settling, now_us: i64) {
         if shares.transaction.locked.locations[limit].place == Place::Absent {
             self.put(shares, limit, settling, now_us);
@@ -171,7 +173,7 @@ impl<S: Storage> Table<S> {
         now_us: i64,
     ) {
         let Location { guard, place, .. } = shares.transaction.locked.locations[limit];
-        let ToldLimit { share, index, .. } = shares.limits[limit];
+        let LoadedLimit { share, index, .. } = shares.limits[limit];
         let Some(held) = shares.loaded[share].record.share().and_then(|share| share.limits.get(index)) else {
             return;
         };
@@ -189,7 +191,7 @@ impl<S: Storage> Table<S> {
         }
     }
 
-    /// Make a slot for the state of a limit that has none, where a debt leaves one.
+    /// Make a slot for a limit without a state, where a debt creates one.
     #[cold]
     fn put<'table>(&'table self, shares: &mut Shares<'table, S>, limit: usize, settling: &Settling, now_us: i64) {
         let reset_after_us =

@@ -1,4 +1,4 @@
-//! Leases that are made longer, and more that is held on top: all of it, or nothing.
+//! Extending holds: a later end of the lease, and further units held. All of it takes effect, or nothing.
 
 use std::ops::DerefMut;
 
@@ -17,8 +17,8 @@ use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode, binding_of};
 use crate::table::judgement::Judgement;
 use crate::table::reserving::{check_all, drop_over, readings_of};
-use crate::table::settling::{After, Asked, Extension, Misuse, Outcome};
-use crate::table::shares::{LoadedShare, Shares, ToldLimit, registered};
+use crate::table::settling::{CallerLimits, Extension, Misuse, Outcome, Standings};
+use crate::table::shares::{LoadedLimit, LoadedShare, Shares, registered};
 use crate::table::storage::{Full, Location, LockedShards, Storage};
 
 impl<S: Storage> Table<S> {
@@ -30,10 +30,10 @@ impl<S: Storage> Table<S> {
         shard_number: usize,
         lease_us: i64,
         more: &[i64],
-        asked: &Asked<'_>,
+        caller_limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> Result<Result<Extension, Misuse>, S::Error> {
-        let unknown = Extension { outcome: Outcome::Unknown, after: After::new(), answer: None };
+        let unknown = Extension { outcome: Outcome::Unknown, after: Standings::new(), answer: None };
         let Some(mut shares) = self.lock_shares(id, shard_number, now_us)? else {
             return Ok(Ok(unknown));
         };
@@ -48,43 +48,44 @@ impl<S: Storage> Table<S> {
                 _ => return Ok(Err(Misuse::Amounts(groups))),
             };
             let until_us = record.until_us.max(now_us + lease_us);
-            let (decided, is_same) = self.extend_hold(&mut shares, until_us, &more, asked, now_us)?;
+            let (decided, is_same) = self.extend_hold(&mut shares, until_us, &more, caller_limits, now_us)?;
             outcome = if decided.allowed { Outcome::Extended } else { Outcome::Refused };
             answer = Some(decided).filter(|_| is_same);
         }
-        let after = self.after(&shares.transaction, &shares.asked(asked), asked, now_us);
+        let after = self.standings(&shares.transaction, &shares.own_limits(caller_limits), caller_limits, now_us);
         shares.transaction.check_with_holds()?;
         Ok(Ok(Extension { outcome, after, answer }))
     }
 
-    /// Decide about more of a hold, and remember it with a lease until `until_us`; whether the limits asked are its own.
+    /// Decide about the further units of a hold, and record them with a lease until `until_us`; returns the answer, and
+    /// whether the caller's limits are exactly the hold's.
     ///
-    /// Limits that have all of the hold's have them as they are now; else they are as they were when it was made.
+    /// Where the caller's limits contain all of the hold's, their current numbers apply; else those of its making.
     fn extend_hold<'table>(
         &'table self,
         shares: &mut Shares<'table, S>,
         until_us: i64,
         more: &[i64],
-        asked: &Asked<'_>,
+        caller_limits: &CallerLimits<'_>,
         now_us: i64,
     ) -> Result<(Answer, bool), S::Error> {
         let count = shares.limits.len();
         let mut places: SmallVec<[usize; 2]> = SmallVec::from_elem(usize::MAX, count);
-        for (number, limit) in shares.asked(asked) {
+        for (number, limit) in shares.own_limits(caller_limits) {
             places[limit] = number;
         }
-        let knows_all = places.iter().all(|place| *place < asked.len());
-        let is_same = knows_all && asked.len() == count;
+        let knows_all = places.iter().all(|place| *place < caller_limits.len());
+        let is_same = knows_all && caller_limits.len() == count;
         let mut own: SmallVec<[Option<Registered>; 2]> = SmallVec::new();
         for limit in 0..if knows_all { 0 } else { count } {
             let held = shares.held(limit);
             let Location { guard, place, .. } = shares.transaction.locked.locations[limit];
-            // What the hold does not charge stays in the numbers that it is in.
+            // A state that the hold does not charge stays in its numbers.
             let charged = held.and_then(|(held, _)| Some(held.parts.first()?.number));
             let number = charged.or_else(|| shares.transaction.locked.guards[guard].number_at(place));
             let limits = match number {
-                Some(number) => self.own_limit(number, asked, limit),
-                None => of_nothing(),
+                Some(number) => self.own_limit(number, caller_limits, limit),
+                None => numbers_of_uncharged(),
             };
             let salt = held.map_or(0, |(_, key)| key.salt);
             own.push(limits.map(|limits| registered(limits, number.unwrap_or(0), salt)));
@@ -95,7 +96,7 @@ impl<S: Storage> Table<S> {
                 continue;
             };
             let cost = if held.parts.is_empty() { 0 } else { more.get(usize::from(held.group)).copied().unwrap_or(0) };
-            let Some(limit) = (if knows_all { Some(asked[places[limit]]) } else { own[limit].as_ref() }) else {
+            let Some(limit) = (if knows_all { Some(caller_limits[places[limit]]) } else { own[limit].as_ref() }) else {
                 continue;
             };
             let key = crate::hash::KeyHash { shard: 0, tag: key.tag ^ key.salt };
@@ -129,7 +130,7 @@ impl<S: Storage> Table<S> {
         let decided =
             self.decide::<true>(&checks, transaction, &mut judgement, now_us, mode, |locked, judgement, _| {
                 for (limit, check) in checks.iter().enumerate() {
-                    let ToldLimit { share, index, .. } = limits[limit];
+                    let LoadedLimit { share, index, .. } = limits[limit];
                     extend_limit(locked, &mut loaded[share], index, (check, until_us), judgement, limit);
                 }
                 for share in loaded.iter_mut() {
@@ -144,12 +145,12 @@ impl<S: Storage> Table<S> {
     }
 }
 
-/// Numbers for a limit that a hold does not charge, and of which no state is there: they admit that nothing is charged.
-fn of_nothing() -> Option<Limit> {
+/// Numbers for a limit that a hold does not charge and that has no state: they admit a cost of 0.
+fn numbers_of_uncharged() -> Option<Limit> {
     Limit::new(Algorithm::Concurrent, 1, LARGEST, 1, 0).ok()
 }
 
-/// An answer in the order of the limits that were asked, of which each check has its place.
+/// An answer in the order of the caller's limits; `places` has the index of each check among them.
 fn in_order_of(answer: Answer, checks: &[Check], places: &[usize]) -> Answer {
     if places.iter().enumerate().all(|(limit, place)| limit == *place) {
         return answer;
@@ -162,7 +163,7 @@ fn in_order_of(answer: Answer, checks: &[Check], places: &[usize]) -> Answer {
     Answer { binding: binding_of(&checks, &readings, answer.allowed), readings: readings_of(&readings), ..answer }
 }
 
-/// Note what was just charged on top of a hold, and let its places be in use until the lease's end.
+/// Record what was just charged on top of a hold, and keep its places in use until the lease's end.
 fn extend_limit<G, B>(
     locked: &mut LockedShards<G>,
     share: &mut LoadedShare,
@@ -181,7 +182,7 @@ fn extend_limit<G, B>(
     let held = &mut own.limits[index];
     if check.cost > 0
         && judgement.readings[limit].allowed()
-        && (check.is_in_flight() || judgement.kept[limit].is_some())
+        && (check.is_in_flight() || judgement.updates[limit].is_some())
     {
         let refunds = holds.key(held.key).map_or(0, |key| key.refunds);
         let (marked, number) = (judgement.marks[limit], check.limit.number());

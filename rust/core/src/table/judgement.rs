@@ -1,10 +1,10 @@
-//! What the limits of a decision answer to what is stored, before anything is written.
+//! What the limits of a decision answer to the stored states, before anything is written.
 
 use smallvec::SmallVec;
 
-use crate::algorithms::leases::AskedLeases;
+use crate::algorithms::leases::LeaseRequest;
 use crate::algorithms::log_view::Marked;
-use crate::algorithms::transition::{self, ANY, Kept, Numbers, Reading, State, USUAL, measured_us, wait_us};
+use crate::algorithms::transition::{self, ANY, Numbers, Reading, State, StateUpdate, USUAL, measured_us, wait_us};
 use crate::algorithms::{concurrent, sliding_log};
 use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
@@ -14,53 +14,53 @@ use crate::table::answer::{Check, Mode};
 use crate::table::storage::{Location, Storage};
 use crate::table::transaction::Transaction;
 
-/// A decision in the making: what each limit answers, and what to keep if it is charged.
+/// A decision in progress: what each limit answers, and what to write if it is charged.
 pub struct Judgement {
     /// Whether all enforced checks pass.
     pub allowed: bool,
-    /// Each check's own numbers.
+    /// The reading of each check.
     pub readings: SmallVec<[Reading; 4]>,
-    /// The rolled states of all but logs.
+    /// The rolled state of each check; None for logs.
     rolled: SmallVec<[Option<Numbers>; 4]>,
-    /// What to keep of each check's state; None where it is not charged.
-    pub kept: SmallVec<[Option<Kept>; 4]>,
-    /// What a hold remembers of each check.
+    /// What to write for each check; None where it is not charged.
+    pub updates: SmallVec<[Option<StateUpdate>; 4]>,
+    /// What a hold records of each check.
     pub marks: SmallVec<[Marked; 4]>,
-    /// The end of the lease that is asked for; None of a peek.
+    /// The end of the requested lease; None for a peek.
     pub until_us: Option<i64>,
 }
 
 impl Judgement {
-    /// Of no checks yet.
+    /// A judgement of no checks yet.
     #[inline(always)]
     pub fn new() -> Self {
         Self {
             allowed: false,
             readings: SmallVec::new(),
             rolled: SmallVec::new(),
-            kept: SmallVec::new(),
+            updates: SmallVec::new(),
             marks: SmallVec::new(),
             until_us: None,
         }
     }
 
-    /// Of no checks yet, with room for so many.
+    /// `new`, with room for this many checks.
     pub fn with_room(checks: usize) -> Self {
         Self {
             readings: SmallVec::with_capacity(checks),
             rolled: SmallVec::with_capacity(checks),
-            kept: SmallVec::with_capacity(checks),
+            updates: SmallVec::with_capacity(checks),
             marks: SmallVec::with_capacity(checks),
             ..Self::new()
         }
     }
 
-    /// Judge all checks on what is stored. Nothing in the table is changed.
+    /// Judge all checks on the stored states. The table is not changed.
     ///
     /// `refuse_for` is the check that the table has no room for, with the time until it may have.
     ///
-    /// With `HOLDS` places in flight may be among the limits, asked for until `until_us`, and what a hold
-    /// remembers is noted in `marks`.
+    /// With `HOLDS`, limits may count places in flight, which are requested until `until_us`, and what a hold
+    /// records of each check is put in `marks`.
     #[inline(always)]
     pub fn judge<S: Storage, const HOLDS: bool>(
         &mut self,
@@ -89,7 +89,7 @@ impl Judgement {
         self.allowed = refuse_for.is_none();
         self.readings.clear();
         self.rolled.clear();
-        self.kept.clear();
+        self.updates.clear();
         self.marks.clear();
         for (check, location) in checks.iter().zip(&transaction.locked.locations) {
             let limit = &check.limit.limit;
@@ -133,11 +133,11 @@ impl Judgement {
                 let measured = measured_us(limit, concurrent::measure(limit, &state, now_us), now_us);
                 let (remaining, reset_after_us, next_after_us) = measured;
                 *reading = Reading { remaining, reset_after_us, next_after_us, ..*reading };
-                self.kept.push(None);
+                self.updates.push(None);
                 self.marks.push(concurrent::mark(limit, &state, now_us));
                 continue;
             }
-            let (measured, kept) = match *rolled {
+            let (measured, update) = match *rolled {
                 Some(mut numbers) => {
                     if charged {
                         numbers = transition::charge_numbers::<WHICH>(limit, numbers, now_us, check.cost);
@@ -145,7 +145,7 @@ impl Judgement {
                     if HOLDS {
                         self.marks.push(transition::mark(limit, numbers, now_us));
                     }
-                    (transition::measure_numbers::<WHICH>(limit, numbers, now_us), Kept::Numbers(numbers))
+                    (transition::measure_numbers::<WHICH>(limit, numbers, now_us), StateUpdate::Numbers(numbers))
                 }
                 None => {
                     let mut state = roll::<S, WHICH>(check, transaction, location, now_us);
@@ -155,12 +155,12 @@ impl Judgement {
                     if HOLDS && let State::Entries(log) = &state {
                         self.marks.push(sliding_log::mark(limit, log, transition::unit_time(limit, now_us)));
                     }
-                    (transition::measure::<_, WHICH>(limit, &state, now_us), transition::keep(&state))
+                    (transition::measure::<_, WHICH>(limit, &state, now_us), transition::update_of(&state))
                 }
             };
             let (remaining, reset_after_us, next_after_us) = measured;
             *reading = Reading { remaining, reset_after_us, next_after_us, ..*reading };
-            self.kept.push((charged && check.cost != 0).then_some(kept));
+            self.updates.push((charged && check.cost != 0).then_some(update));
         }
     }
 }
@@ -190,5 +190,5 @@ fn places<'transaction, 'table, S: Storage>(
 ) -> PlacesOf<'transaction, 'table, S> {
     let holds = transaction.locked.guards[location.guard].backing.holds();
     let leases = holds.and_then(|holds| holds.leases(location.tag));
-    concurrent::roll(&check.limit.limit, AskedLeases { leases, until: until_us }, now_us)
+    concurrent::roll(&check.limit.limit, LeaseRequest { leases, until: until_us }, now_us)
 }

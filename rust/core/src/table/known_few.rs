@@ -1,7 +1,7 @@
-//! The short way of a decision of a few checks, all of keys that are known: it changes nothing but their states.
+//! The fast path of a decision of a few checks, all of known keys: it changes nothing but their states.
 //!
-//! It answers as `Judgement` does, without the lists that any number of checks and logs need, and looks at each check
-//! once: most decisions are that all pass.
+//! It answers as `Judgement` does, without the lists that any number of checks and logs need, and visits each check
+//! once: in most decisions all pass.
 
 use crate::algorithms::all_steps::decide;
 use crate::algorithms::transition::{self, NEVER, Numbers, Reading, USUAL};
@@ -14,10 +14,10 @@ use crate::table::storage::{Location, LockedShards, Storage};
 use crate::table::transaction::Transaction;
 
 impl<S: Storage> Table<S> {
-    /// `Table::apply` of any number of checks but one: apart, so that the way of one is no longer for it.
+    /// `Table::apply` of any number of checks but one: a separate function, so that the path of one stays short.
     #[inline(never)]
     pub(super) fn apply_several(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
-        // Of a number that is known here the loops have no ends to look for.
+        // With a constant number of checks the loops need no bounds.
         match checks.len() {
             2 => self.apply_few::<2>(checks, now_us, mode),
             3 => self.apply_few::<3>(checks, now_us, mode),
@@ -38,7 +38,7 @@ impl<S: Storage> Table<S> {
 }
 
 impl<S: Storage> Table<S> {
-    /// The slow way, once for all numbers of checks.
+    /// The slow path, compiled once for all numbers of checks.
     #[cold]
     #[inline(never)]
     fn apply_more<'table>(
@@ -86,15 +86,15 @@ fn decide_few<S: Storage, const N: usize>(
         if !all_charged {
             to_present(checks, transaction, &readings, now_us);
         }
-        keep(checks, transaction, &charged, &readings)?;
+        write_charged(checks, transaction, &charged, &readings)?;
     }
     let binding = binding_of(checks, &readings, allowed);
     Ok(Some(Answer { allowed, full: None, binding, readings: Readings::Many(Box::new(readings)) }))
 }
 
-/// What the limit of a check says of the state in a slot, and what becomes of that; false where more is to be done.
+/// Decide one check on the state in a slot: the reading, and the charged state; false where more is to be done.
 ///
-/// Apart from its loop, which would have no registers left for itself.
+/// Not inlined in its loop, which would have no registers left for itself.
 #[inline(never)]
 fn judge<B: Backing>(
     shard: &Shard<B>,
@@ -118,9 +118,9 @@ fn is_charged(check: &Check, reading: &Reading) -> bool {
     check.cost != 0 && reading.allowed()
 }
 
-/// Keep what is charged of checks that all pass but for shadows.
+/// Write what is charged of checks that all pass, except for shadows.
 #[inline(always)]
-fn keep<S: Storage, const N: usize>(
+fn write_charged<S: Storage, const N: usize>(
     checks: &[Check; N],
     transaction: &mut Transaction<'_, S>,
     charged: &[Numbers; N],
@@ -140,7 +140,8 @@ fn keep<S: Storage, const N: usize>(
     transaction.commit(Ok(()))
 }
 
-/// Charge nothing: what would pass by itself is measured again without its charge, and what refuses is marked.
+/// Charge nothing: checks that would pass by themselves are measured again without the charge, those that refuse are
+/// marked.
 #[inline(never)]
 fn refuse<S: Storage>(
     checks: &[Check],

@@ -1,6 +1,6 @@
-//! The short way of a hold: one limit of a key that is known, not a log; places in flight are in `known_places`.
+//! The fast path of a hold: one limit of a known key, not a log; places in flight are in `known_places`.
 //!
-//! Where there is more to do, each function says so and changes nothing: then a transaction does it.
+//! Where there is more to do, each function returns None and changes nothing: then a transaction does it.
 
 use crate::algorithms::all_steps;
 use crate::algorithms::transition::{self, ANY, Numbers, Reading};
@@ -65,7 +65,7 @@ pub fn reserve_known<S: Storage>(
     Ok(Some((id, Measured::Later { numbers, now_us, delay_us })))
 }
 
-/// What was written counts, unless something that cannot be was met.
+/// Commit what was written, or roll it back where an impossible value was read.
 #[inline(always)]
 pub(super) fn commit<B: Backing>(shard: &mut Shard<B>) -> Result<(), DamagedState> {
     let checked = shard.check_with_holds();
@@ -77,22 +77,22 @@ pub(super) fn commit<B: Backing>(shard: &mut Shard<B>) -> Result<(), DamagedStat
     checked
 }
 
-/// What is remembered of a hold of one limit. It cannot be asked for again by a name, so its answer is not.
+/// The record of an unnamed hold of one limit. Its request cannot be repeated by name, so the answer is not recorded.
 #[inline(always)]
 pub(super) fn one_of(check: &Check, key: u32, part: Part) -> One {
     One { part, key, actual: check.cost, answered: [0; 4], in_flight: false, shadow: check.shadow }
 }
 
-/// What a limit answers: measured, or to be measured when it is asked for, as that divides and few ask.
+/// What a limit answers: measured, or measured on demand, as that takes divisions and is rarely needed.
 #[derive(Clone, Copy, Debug)]
 pub enum Measured {
-    /// It is measured.
+    /// The measured reading.
     Now(Reading),
-    /// These numbers of its state, which passed, at this moment.
+    /// What the reading is computed from, after the request passed.
     Later {
-        /// The state.
+        /// The numbers of the state.
         numbers: Numbers,
-        /// The moment.
+        /// The moment of the decision.
         now_us: i64,
         /// How long the request is to wait.
         delay_us: i64,
@@ -100,7 +100,7 @@ pub enum Measured {
 }
 
 impl Measured {
-    /// The numbers of the limit that was asked.
+    /// The reading of `limit`, which must be the one that was decided on.
     pub fn reading(&self, limit: &Limit) -> Reading {
         match *self {
             Self::Now(reading) => reading,
@@ -113,12 +113,12 @@ impl Measured {
     }
 }
 
-/// What came of settling a hold of one limit: it was open.
+/// The result of settling an open hold of one limit.
 #[derive(Clone, Copy, Debug)]
 pub struct SettledOne {
     /// The units that count.
     pub actual: i64,
-    /// What the limit has then; below 0 in debt.
+    /// What the limit has afterwards; negative in debt.
     pub measured: Measured,
 }
 
@@ -128,22 +128,22 @@ pub fn settle_known<B: Backing>(
     shard: &mut Shard<B>,
     id: HoldId,
     actual: Option<i64>,
-    asked: &Registered,
+    caller_limit: &Registered,
     now_us: i64,
 ) -> Option<SettledOne> {
     let number = shard.backing.holds_mut()?.find(id, now_us)?;
     let holds = shard.backing.holds()?;
     let (part, key) = holds.open_one(number)?;
-    if part.number != asked.number() || !is_of_numbers(asked) {
+    if part.number != caller_limit.number() || !is_of_numbers(caller_limit) {
         return None;
     }
     let HeldKey { tag, refunds, .. } = holds.key(key)?;
     let Place::Found(index) = shard.find(tag) else {
         return None;
     };
-    let numbers = shard.numbers(index, asked)?;
+    let numbers = shard.numbers(index, caller_limit)?;
     let actual = actual.unwrap_or(part.cost);
-    let limit = &asked.limit;
+    let limit = &caller_limit.limit;
     let (change, refunded) = (actual - part.cost, refunds.saturating_sub(part.refunds));
     let (numbers, given) = all_steps::settle(limit, numbers, now_us, part.marked, change, refunded);
     if change > 0 && !transition::fits(limit, numbers) {

@@ -1,6 +1,6 @@
-//! The short way of a decision: one check, of a key that is known, which changes nothing but its own state.
+//! The fast path of a decision: one check of a known key, which changes nothing but its own state.
 //!
-//! Each function gives None where there is more to do: then a transaction decides.
+//! Each function returns None where there is more to do: then a transaction decides.
 
 use crate::algorithms::all_steps;
 use crate::algorithms::transition::{self, ANY, Numbers, USUAL};
@@ -11,7 +11,7 @@ use crate::shard::{Place, log_pool};
 use crate::table::answer::{Answer, Check, Mode};
 use crate::table::storage::Storage;
 
-/// Decide one check of a key that is known already: as a transaction would, without its bookkeeping. Not for logs.
+/// Decide one check of a known key as a transaction would, without its bookkeeping. Not for logs.
 ///
 /// None where there is more to do than to replace three numbers.
 #[inline(always)]
@@ -118,7 +118,7 @@ pub fn decide_known_log<S: Storage>(
         } else if shard.needs_block(place, limit, &Need { charge, before: 0 }) {
             return Ok(None);
         } else {
-            shard.keep_log(place, tag, check.limit, &charge);
+            shard.write_log(place, tag, check.limit, &charge);
             if let Err(damaged) = shard.check() {
                 shard.backing.roll_back();
                 return Err(damaged.into());

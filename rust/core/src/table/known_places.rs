@@ -1,9 +1,9 @@
-//! The short way of a hold of places in flight: one limit that counts them, alone.
+//! The fast path of a hold of places in flight: one limit that counts them, alone.
 //!
-//! Where there is more to do, each function says so and changes nothing: then a transaction does it.
+//! Where there is more to do, each function returns None and changes nothing: then a transaction does it.
 
 use crate::algorithms::concurrent;
-use crate::algorithms::leases::{AskedLeases, Lease, Leases};
+use crate::algorithms::leases::{Lease, LeaseRequest, Leases};
 use crate::algorithms::transition::Reading;
 use crate::holding::record::{HoldId, One};
 use crate::holding::share::Part;
@@ -23,7 +23,7 @@ pub fn is_of_places(limit: &Registered) -> bool {
     limit.limit.algorithm == Algorithm::Concurrent
 }
 
-/// `Table::reserve_one` of places that are free.
+/// `Table::reserve_one` for places that are free.
 #[inline(never)]
 pub fn reserve_places<S: Storage>(
     storage: &S,
@@ -67,11 +67,11 @@ pub fn reserve_places<S: Storage>(
     Ok(Some((id, Measured::Now(reading))))
 }
 
-/// What is answered where these places are free, and are taken until a moment; None where they are not.
+/// The reading after a check's places are taken until `until_us`; None where they are not free.
 #[inline(always)]
 fn taken(leases: Option<impl Leases>, check: &Check, until_us: i64, now_us: i64) -> Option<Reading> {
     let limit = &check.limit.limit;
-    let state = concurrent::roll(limit, AskedLeases { leases, until: Some(until_us) }, now_us);
+    let state = concurrent::roll(limit, LeaseRequest { leases, until: Some(until_us) }, now_us);
     if concurrent::admit(limit, &state, now_us, check.cost) != Some(0) {
         return None;
     }
@@ -80,25 +80,25 @@ fn taken(leases: Option<impl Leases>, check: &Check, until_us: i64, now_us: i64)
     Some(Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us: 0 })
 }
 
-/// Settle an open hold of places alone, which was never extended: they are free, and nothing else changes.
+/// Settle an open hold of places alone, which was never extended: its places become free, and nothing else changes.
 #[inline(never)]
 pub fn settle_places<B: Backing>(
     shard: &mut Shard<B>,
     id: HoldId,
     actual: Option<i64>,
-    asked: &Registered,
+    caller_limit: &Registered,
     now_us: i64,
 ) -> Option<SettledOne> {
     let holds = shard.backing.holds_mut()?;
     let number = holds.find(id, now_us)?;
     let (part, key) = holds.open_one(number)?;
-    if part.number != asked.number() {
+    if part.number != caller_limit.number() {
         return None;
     }
     let actual = actual.unwrap_or(part.cost);
     holds.free_one(number, actual, now_us);
-    let limit = &asked.limit;
-    let state = concurrent::roll(limit, AskedLeases { leases: holds.leases_of(key), until: None }, now_us);
+    let limit = &caller_limit.limit;
+    let state = concurrent::roll(limit, LeaseRequest { leases: holds.leases_of(key), until: None }, now_us);
     let (remaining, reset_after_us, next_after_us) = concurrent::measure(limit, &state, now_us);
     let reading = Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us: 0 };
     Some(SettledOne { actual, measured: Measured::Now(reading) })

@@ -1,4 +1,4 @@
-//! The shards of a decision are locked in one order, so that no two decisions wait for each other.
+//! The shards of a decision are locked in one order, so that no two decisions deadlock.
 
 use smallvec::SmallVec;
 
@@ -18,7 +18,7 @@ impl<S: Storage> Transaction<'_, S> {
         }
     }
 
-    /// `lock` of so many checks: their shards are sorted without a branch, for no two decisions have the same order.
+    /// `lock` of `N` checks: their shards are sorted without branches, which would be mispredicted.
     #[inline(always)]
     fn lock_few<const N: usize>(&mut self, checks: &[Check]) -> Result<(), S::Error> {
         let Some(checks) = checks.first_chunk::<N>() else {
@@ -72,7 +72,7 @@ impl<S: Storage> Transaction<'_, S> {
         let guards = &self.locked.guards[..];
         for check in checks {
             let (shard_number, tag) = (self.storage.shard_of(check.key), check.tag());
-            // There are few: to look at each is shorter than to halve them.
+            // There are few: a linear search is shorter than a binary one.
             let guard = shard_numbers.iter().position(|other| *other == shard_number).unwrap_or_default();
             let place = guards[guard].find(tag);
             self.locked.locations.push(Location { shard_number, guard, tag, place });

@@ -1,7 +1,7 @@
 //! The table: every key's state under every limit, bounded, safe under threads. It decides.
 //!
-//! Algorithms say what one limit answers to one state; here it is decided what several answer together, and what
-//! happens where there is no room: another state is let go, the request is refused, or passes uncounted.
+//! Algorithms decide for one limit on one state; the table decides for several limits together, and what happens where
+//! there is no room: another state is dropped, the request is refused, or it passes uncounted.
 //!
 //! A key's hash chooses one of many shards, each under its own lock; all limits of one key are in
 //! the same shard. A decision locks the shards of its keys in ascending order, judges all checks,
@@ -39,46 +39,46 @@ use crate::table::known_key::{decide_known, decide_known_log};
 use crate::table::storage::{Full, LockedShards, Stats, Storage};
 use crate::table::transaction::Transaction;
 
-/// How far ahead of its turn a key's slot is fetched when many keys are judged.
+/// How many requests ahead a key's slot is prefetched in a batch.
 const LOOKAHEAD: usize = 8;
 
 /// The table, on a storage.
 pub struct Table<S> {
     seed: Seed,
     storage: S,
-    /// What ids are made of.
+    /// The seed that hold ids are derived from.
     id_seed: Seed,
 }
 
 impl<S: Storage> Table<S> {
-    /// A table of what a storage holds.
+    /// A table on a storage.
     pub fn new(seed: [u8; 16], storage: S) -> Self {
         let seed = Seed::new(seed);
         Self { id_seed: seed.derived(), seed, storage }
     }
 
-    /// Where its states are.
+    /// The storage of its states.
     pub fn storage(&self) -> &S {
         &self.storage
     }
 
-    /// How keys are hashed here.
+    /// The seed of its key hashes.
     pub fn seed(&self) -> &Seed {
         &self.seed
     }
 
-    /// An id for a hold: 128 bits that cannot be guessed, no two alike of all that use the storage.
+    /// A new id for a hold: 128 bits that cannot be guessed, unique among all users of the storage.
     #[inline]
     pub fn new_id(&self) -> HoldId {
         HoldId(self.secret(self.next()))
     }
 
-    /// Make a limit known.
+    /// Register a limit.
     pub fn register(&self, definition: Definition<'_>, now_us: i64) -> Registration<S::Error> {
         self.storage.register(&self.seed, definition, now_us)
     }
 
-    /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.
+    /// Prefetch the cache line in which a check's state will be searched. A hint, without any lock.
     #[inline(always)]
     pub fn fetch(&self, check: &Check) {
         self.storage.fetch(check);
@@ -104,7 +104,7 @@ impl<S: Storage> Table<S> {
 
     /// Decide a list of requests one after another, all at one instant; `each` gets every answer in turn.
     ///
-    /// An error ends it: what was answered before stays charged.
+    /// An error ends the batch; requests decided before it stay charged.
     ///
     /// `requests` holds the same number of checks for each request.
     pub fn apply_each(
@@ -131,7 +131,7 @@ impl<S: Storage> Table<S> {
         Ok(transaction.give_back(checks, now_us, earliest_us)?)
     }
 
-    /// What is stored of a key under a limit, handed to `read` while the shard is locked.
+    /// Call `read` with the stored state of a key under a limit, while the shard is locked.
     pub fn read<T>(
         &self,
         limit: &Registered,
@@ -151,7 +151,7 @@ impl<S: Storage> Table<S> {
         Ok(read)
     }
 
-    /// Forget everything; limits stay known.
+    /// Forget all states and holds; limits stay registered.
     pub fn clear(&self) -> Result<(), S::Error> {
         for shard_number in 0..self.storage.shard_count() {
             let mut shard = self.storage.lock(shard_number)?;
@@ -162,7 +162,7 @@ impl<S: Storage> Table<S> {
         Ok(())
     }
 
-    /// What the table counts about itself.
+    /// The table's statistics.
     pub fn stats(&self) -> Result<Stats, S::Error> {
         self.storage.stats()
     }
@@ -188,7 +188,7 @@ impl<S: Storage> Table<S> {
         self.decide::<true>(checks, &mut transaction, &mut Judgement::new(), now_us, mode, |_, _, _| Ok(()))
     }
 
-    // As all of the slow way from here on: left to the compiler, what is added to it makes the short way longer.
+    // Inlining is forced in all of the slow path from here on: otherwise additions to it make the fast path longer.
     #[inline(always)]
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let mut transaction = Transaction::new(&self.storage);
@@ -215,24 +215,24 @@ impl<S: Storage> Table<S> {
         judgement.judge::<S, HOLDS>(checks, transaction, now_us, mode, None);
         transaction.check()?;
         let mut full = None;
-        if mode.commit && judgement.kept.iter().any(Option::is_none) {
-            transaction.to_present(checks, &judgement.kept, now_us);
+        if mode.commit && judgement.updates.iter().any(Option::is_none) {
+            transaction.to_present(checks, &judgement.updates, now_us);
         }
         if mode.commit && !judgement.allowed {
             transaction.mark_refused(&judgement.readings);
-        } else if mode.commit && transaction.needs_room(checks, &judgement.kept) {
+        } else if mode.commit && transaction.needs_room(checks, &judgement.updates) {
             full = self.make_room::<HOLDS>(checks, transaction, judgement, now_us, mode);
-            let mut kept = Ok(());
+            let mut written = Ok(());
             if judgement.allowed {
-                kept = transaction.keep_growing(checks, &judgement.kept, |locked| more(locked, judgement, full));
+                written = transaction.write_growing(checks, &judgement.updates, |locked| more(locked, judgement, full));
             }
-            if !judgement.allowed || kept.is_err() {
+            if !judgement.allowed || written.is_err() {
                 self.storage.drop_reserved(&mut transaction.locked, now_us);
             }
             transaction.settle();
-            kept?;
+            written?;
         } else if mode.commit {
-            transaction.keep(checks, &judgement.kept, |locked| more(locked, judgement, None))?;
+            transaction.write(checks, &judgement.updates, |locked| more(locked, judgement, None))?;
         }
         let (allowed, readings) = (judgement.allowed, &judgement.readings[..]);
         let binding = binding_of(checks, readings, allowed);
@@ -240,7 +240,7 @@ impl<S: Storage> Table<S> {
         Ok(Answer { allowed, full, binding, readings })
     }
 
-    /// Find room for the new states of an admitted decision, or let the written choice decide.
+    /// Make room for the new states of an admitted decision, or else apply the configured choice for a full table.
     #[cold]
     fn make_room<'table, const HOLDS: bool>(
         &'table self,
@@ -252,17 +252,17 @@ impl<S: Storage> Table<S> {
     ) -> Option<OnFull> {
         let mut full = None;
         for (index, check) in checks.iter().enumerate() {
-            if judgement.kept[index].is_none() {
+            if judgement.updates[index].is_none() {
                 continue;
             }
-            let need = transaction.need(checks, &judgement.kept, index);
+            let need = transaction.need(checks, &judgement.updates, index);
             let reserved = self.storage.reserve(check, &mut transaction.locked, index, need, now_us);
             let Err(Full { soonest_us }) = reserved else {
                 continue;
             };
             if check.shadow || self.storage.on_full() == OnFull::Pass {
                 self.storage.count_passed();
-                judgement.kept[index] = None;
+                judgement.updates[index] = None;
                 if !check.shadow {
                     full = Some(OnFull::Pass);
                 }

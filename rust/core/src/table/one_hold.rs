@@ -1,4 +1,4 @@
-//! Holds of one limit, which most are: made and settled the short way, where there is no more to do than that.
+//! Holds of one limit, which most are: made and settled on the fast path, where there is no more to do than that.
 
 use crate::holding::record::HoldId;
 use crate::holding::store::IdSource;
@@ -23,7 +23,7 @@ impl<S: Storage> IdSource for Table<S> {
 }
 
 impl<S: Storage> Table<S> {
-    /// `reserve` of one check under an id that is made for it, where it is admitted.
+    /// `reserve` of one check under a new id, where it is admitted.
     ///
     /// None where there is more to do, and nothing is changed.
     #[inline(always)]
@@ -39,7 +39,7 @@ impl<S: Storage> Table<S> {
         reserve_known(&self.storage, check, times, self, now_us)
     }
 
-    /// `commit` of an open hold of one limit, which was never extended, through that limit alone.
+    /// `commit` of an open hold of one limit, which was never extended, where the caller's only limit is that one.
     ///
     /// None where there is more to do, and nothing is changed.
     #[inline(always)]
@@ -48,17 +48,17 @@ impl<S: Storage> Table<S> {
         id: HoldId,
         shard_number: usize,
         actual: Option<i64>,
-        asked: &Registered,
+        caller_limit: &Registered,
         now_us: i64,
     ) -> Result<Option<SettledOne>, S::Error> {
         if shard_number >= self.storage.shard_count() {
             return Ok(None);
         }
         let mut shard = self.storage.lock(shard_number)?;
-        let settled = if is_of_places(asked) {
-            settle_places(&mut *shard, id, actual, asked, now_us)
+        let settled = if is_of_places(caller_limit) {
+            settle_places(&mut *shard, id, actual, caller_limit, now_us)
         } else {
-            settle_known(&mut *shard, id, actual, asked, now_us)
+            settle_known(&mut *shard, id, actual, caller_limit, now_us)
         };
         commit(&mut *shard)?;
         Ok(settled)

@@ -1,4 +1,4 @@
-//! What is remembered of a hold that is made: a share in the shard of each of its keys.
+//! Recording a hold that is made: a share in the shard of each of its keys.
 
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::table::judgement::Judgement;
 use crate::table::settling::HoldRequest;
 use crate::table::storage::LockedShards;
 
-/// Remember what was just charged: a share in each shard, last that which tells of the others. The id of the hold.
+/// Record what was just charged: a share in each shard, last the one that lists the others. Returns the hold's id.
 #[inline]
 pub(super) fn remember<G, B>(
     locked: &mut LockedShards<G>,
@@ -50,7 +50,7 @@ where
             let reading = judgement.readings[index];
             let key = holds.key_or_new(locked.locations[index].tag, check.limit.salt);
             let refunds = holds.key(key).map_or(0, |key| key.refunds);
-            let counted = check.is_in_flight() || check.cost == 0 || judgement.kept[index].is_some();
+            let counted = check.is_in_flight() || check.cost == 0 || judgement.updates[index].is_some();
             let (marked, number) = (judgement.marks[index], check.limit.number());
             let part = Part { marked, refunds, cost: check.cost, number };
             let parts: SmallVec<[Part; 1]> =

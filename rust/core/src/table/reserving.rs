@@ -1,4 +1,4 @@
-//! Holds that are made: charged like a hit, and remembered, with a share in the shard of each of its keys.
+//! Making holds: charged like a hit, and recorded, with a share in the shard of each key.
 
 use std::ops::{Deref, DerefMut};
 
@@ -18,7 +18,7 @@ use crate::table::storage::{Full, LockedShards, Storage};
 use crate::table::transaction::Transaction;
 
 impl<S: Storage> Table<S> {
-    /// Decide like `apply`, charge, and remember what was charged.
+    /// Decide and charge like `apply`, and record what was charged.
     pub fn reserve(
         &self,
         checks: &[Check],
@@ -59,7 +59,7 @@ impl<S: Storage> Table<S> {
         decided.map(|answer| Reserved::Decided(answer, id))
     }
 
-    /// Reserve room for one more part in each of the shards that are to have one.
+    /// Reserve room for one more part in each of the shards for which `has_one` holds.
     #[inline]
     pub(super) fn reserve_parts<'table>(
         &'table self,
@@ -76,7 +76,7 @@ impl<S: Storage> Table<S> {
         Ok(())
     }
 
-    /// Bring the count of holds in line with all shards.
+    /// Update the count of holds to all locked shards.
     #[inline]
     pub(super) fn settle_parts<'table>(&'table self, locked: &mut LockedShards<S::Guard<'table>>) {
         for guard in &mut locked.guards {
@@ -84,7 +84,7 @@ impl<S: Storage> Table<S> {
         }
     }
 
-    /// The answer where no more can be remembered: the written choice, and nothing is charged.
+    /// The answer where no further hold fits: the configured choice, and nothing is charged.
     #[cold]
     pub(super) fn refuse_hold(
         &self,
@@ -118,7 +118,7 @@ pub(super) fn readings_of(readings: &[Reading]) -> Readings {
     if let [only] = *readings { Readings::One(only) } else { Readings::Many(readings.into()) }
 }
 
-/// Whether all that was read in these shards can be.
+/// Whether all values read in these shards were possible.
 pub(super) fn check_all<G, B>(guards: &[G]) -> Result<(), DamagedState>
 where
     G: Deref<Target = Shard<B>>,
@@ -126,12 +126,12 @@ where
 {
     let mut checked = Ok(());
     for guard in guards {
-        checked = guard.check_with_holds().and(checked); // each is asked, so that none remembers it
+        checked = guard.check_with_holds().and(checked); // each guard is checked, which clears its flag
     }
     checked
 }
 
-/// Forget the leases that are over of the places that were just taken.
+/// Drop the expired leases of the keys whose places were just taken.
 pub(super) fn drop_over<G, B, E>(
     locked: &mut LockedShards<G>,
     checks: &[Check],
@@ -154,7 +154,7 @@ pub(super) fn drop_over<G, B, E>(
     }
 }
 
-/// What is answered where a hold was made before: the same again, or a conflict with it.
+/// The answer where a hold of this id exists: the same as before, or a conflict.
 #[cold]
 fn repeat<G, B>(
     locked: &mut LockedShards<G>,

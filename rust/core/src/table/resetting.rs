@@ -1,4 +1,4 @@
-//! States that are reset, and the holds that are forgotten with them: all shares, in whatever shards these are.
+//! Resetting states, and forgetting their holds with them: all shares, in whatever shards these are.
 
 use smallvec::SmallVec;
 
@@ -11,17 +11,17 @@ use crate::shard::registered::Registered;
 use crate::table::Table;
 use crate::table::storage::Storage;
 
-/// Shares of holds that were forgotten: the holds may have others.
+/// Forgotten shares of holds that may have other shares.
 type Forgotten = SmallVec<[ForgottenShare; 4]>;
 
 impl<S: Storage> Table<S> {
-    /// Forget what is known of keys under limits, and all their holds; whether that was more than nothing.
+    /// Forget the states of keys under limits, and all their holds; returns whether there were any.
     ///
     /// Shards are locked one after another: until the last one, a hold that is being forgotten is unknown, and its
     /// places under other keys are still in use.
     pub fn reset(&self, states: &[(&Registered, KeyHash)], now_us: i64) -> Result<bool, S::Error> {
         let mut live = false;
-        // A hold that is forgotten frees its places under all limits: they are counted before.
+        // Forgetting a hold frees its places under all limits, so places are counted first.
         for (limit, key) in states {
             let shard = self.storage.lock(self.storage.shard_of(*key))?;
             let leases = shard.backing.holds().and_then(|holds| holds.leases(key.tag_under(limit.salt)));
@@ -45,8 +45,8 @@ impl<S: Storage> Table<S> {
         Ok(live)
     }
 
-    /// Forget the other shares of holds. A share that is not its hold's first tells nothing of the others, so the first
-    /// one is looked for in all shards.
+    /// Forget the other shares of holds. Only a hold's first share lists the others, so for other shares the first one
+    /// is searched in all shards.
     fn forget_others(&self, forgotten: Forgotten, now_us: i64) -> Result<(), S::Error> {
         let (mut first, others): (Forgotten, Forgotten) = forgotten.into_iter().partition(|share| share.is_first);
         for shard_number in 0..if others.is_empty() { 0 } else { self.storage.shard_count() } {
@@ -64,7 +64,7 @@ impl<S: Storage> Table<S> {
             for other in &share.others {
                 let mut shard = self.storage.lock(usize::from(other.shard))?;
                 if let Some(holds) = shard.backing.holds_mut() {
-                    if let Some(number) = holds.find_told(share.id, other.number, now_us) {
+                    if let Some(number) = holds.find_numbered(share.id, other.number, now_us) {
                         holds.forget_hold(number);
                     }
                     self.storage.settle_holds(&mut shard);

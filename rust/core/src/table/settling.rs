@@ -1,4 +1,4 @@
-//! What comes of holds that are committed or extended.
+//! Requests for holds, and the results of making, committing and extending them.
 
 use smallvec::SmallVec;
 
@@ -7,17 +7,17 @@ use crate::holding::store::NewHold;
 use crate::shard::registered::Registered;
 use crate::table::answer::Answer;
 
-/// How long a hold lasts, and is remembered.
+/// How long a hold lasts, and how long it is remembered.
 #[derive(Clone, Copy, Debug)]
 pub struct HoldTimes {
-    /// How long its lease is.
+    /// The length of the lease.
     pub lease_us: i64,
-    /// How long it is remembered after the later of its lease's end and its settling.
+    /// How long the hold is remembered after its lease's end or its settling, whichever is later.
     pub remember_us: i64,
 }
 
 impl HoldTimes {
-    /// Of a hold that is made at this moment.
+    /// The times of a hold that is made at this moment.
     #[inline(always)]
     pub fn from(self, now_us: i64) -> NewHold {
         let until_us = now_us + self.lease_us;
@@ -25,18 +25,18 @@ impl HoldTimes {
     }
 }
 
-/// A hold that is asked for.
+/// A request for a hold.
 #[derive(Clone, Copy, Debug)]
 pub struct HoldRequest<'request> {
-    /// What it is to be found by; where it is not `named`, 128 secret bits that its id is made of.
+    /// The id of the hold; where it is not `named`, 128 secret bits that its id is made of.
     pub id: HoldId,
-    /// How long its lease is; 0 of a hit.
+    /// The length of its lease; 0 for a hit.
     pub lease_us: i64,
-    /// How long it is remembered after the later of its lease's end and its settling.
+    /// How long the hold is remembered after its lease's end or its settling, whichever is later.
     pub remember_us: i64,
-    /// Whether it is a hit: settled with its costs as it is made.
+    /// Whether it is a hit: settled with its costs when it is made.
     pub at_once: bool,
-    /// Whether it may be asked for again by its id.
+    /// Whether the request may be repeated with the same id.
     pub named: bool,
     /// The cost of each group.
     pub costs: &'request [i64],
@@ -44,94 +44,94 @@ pub struct HoldRequest<'request> {
     pub groups: &'request [u16],
 }
 
-/// What settling came to.
+/// The outcome of settling or extending a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is settled now.
+    /// The hold is settled now.
     Settled,
-    /// It was before.
+    /// The hold was settled before.
     AlreadySettled,
     /// No such hold is remembered.
     Unknown,
-    /// It holds on.
+    /// The hold is extended.
     Extended,
-    /// There was no room for more.
+    /// The limits refused the further units.
     Refused,
-    /// Its lease is over.
+    /// The hold's lease is over.
     Lapsed,
 }
 
-/// What one limit has after a settlement.
+/// The standing of one limit after a settlement.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
-    /// Which of the limits that were asked.
-    pub asked: usize,
-    /// What remains; below 0 in debt.
+    /// The index of the limit among the caller's limits.
+    pub limit: usize,
+    /// What remains; negative in debt.
     pub remaining: i64,
-    /// Until the state is the same as none.
+    /// The time until the state is the same as none.
     pub reset_after_us: i64,
 }
 
-/// The numbers of the limits that were asked.
-pub type After = SmallVec<[Standing; 2]>;
+/// The standings of the caller's limits after a settlement.
+pub type Standings = SmallVec<[Standing; 2]>;
 
-/// What came of a commit.
+/// The result of a commit.
 #[derive(Debug)]
 pub struct Settlement {
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
     /// The units of each group that count.
     pub actuals: SmallVec<[i64; 2]>,
-    /// What the limits have now.
-    pub after: After,
+    /// The standings of the caller's limits now.
+    pub after: Standings,
 }
 
-/// What came of an extension.
+/// The result of an extension.
 #[derive(Debug)]
 pub struct Extension {
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What the limits have now.
-    pub after: After,
-    /// What was decided; None where nothing was, or of other limits than were asked.
+    /// The standings of the caller's limits now.
+    pub after: Standings,
+    /// The decision; None where there was none, or where it is not about exactly the caller's limits.
     pub answer: Option<Answer>,
 }
 
-/// Why a hold cannot be settled or extended so.
+/// Why a hold cannot be settled or extended as requested.
 #[derive(Debug)]
 pub enum Misuse {
-    /// It has so many amounts.
+    /// The hold has this many amounts.
     Amounts(usize),
-    /// This amount is so large a debt that the numbers of a limit pass 2**52; the limit by its salt.
+    /// This amount leaves a debt that takes the numbers of a limit past 2**52; the limit is given by its salt.
     Debt(i64, u64),
 }
 
-/// A hold that is asked for under the id of another one.
+/// A request for a hold under the id of a different one.
 #[derive(Debug)]
 pub enum Conflict {
-    /// The other one is a hit, or this is.
+    /// One of the two is a hit, the other is not.
     Kind {
-        /// Whether the other one is.
+        /// Whether the existing one is a hit.
         former_is_hit: bool,
     },
-    /// The costs of the other one.
+    /// The costs differ; these are those of the existing one.
     Costs(SmallVec<[i64; 2]>),
-    /// It is of other limits.
+    /// The existing one has other limits.
     Limits,
-    /// It is of other keys.
+    /// The existing one has other keys.
     Keys,
 }
 
-/// What came of asking for a hold.
+/// The result of a request for a hold.
 #[derive(Debug)]
 pub enum Reserved {
-    /// It was decided; what is held is found by this id.
+    /// The request was decided; the hold is found by this id.
     Decided(Answer, HoldId),
-    /// It was decided before.
+    /// The request repeats one that was decided before.
     Repeated(Answer),
-    /// Another one has its id.
+    /// A different hold has the id.
     Conflict(Conflict),
 }
 
-/// The limits through which a hold is settled.
-pub type Asked<'limit> = SmallVec<[&'limit Registered; 4]>;
+/// The limits through which the caller settles or extends a hold.
+pub type CallerLimits<'limit> = SmallVec<[&'limit Registered; 4]>;

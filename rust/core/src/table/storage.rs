@@ -1,4 +1,4 @@
-//! What a table asks of a storage: shards that can be locked, bounded and shared.
+//! What a table requires of a storage: shards that can be locked, bounded and shared.
 
 use std::ops::DerefMut;
 
@@ -11,13 +11,13 @@ use crate::shard::states::Need;
 use crate::shard::{DamagedState, Place, Shard};
 use crate::table::answer::{Check, OnFull};
 
-/// A table with no room for a check: until some slot that was looked at is free again.
+/// A table has no room for a check; `soonest_us` is the time until some visited slot is free again.
 pub struct Full {
-    /// Microseconds, at least 1.
+    /// In microseconds, at least 1.
     pub soonest_us: i64,
 }
 
-/// What a table counts about itself.
+/// The statistics of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Stats {
     /// States held now.
@@ -57,9 +57,9 @@ pub struct LockedShards<G> {
     pub locations: SmallVec<[Location; 4]>,
 }
 
-/// Where the shards of a table are. A key's hash chooses one; all limits of one key are in the same.
+/// The storage of a table's shards. A key's hash chooses one; all limits of one key are in the same shard.
 pub trait Storage: Sized {
-    /// Where the slots and blocks of a shard lie.
+    /// Where the slots and blocks of a shard are stored.
     type Backing<'table>: Backing
     where
         Self: 'table;
@@ -67,7 +67,7 @@ pub trait Storage: Sized {
     type Guard<'table>: DerefMut<Target = Shard<Self::Backing<'table>>>
     where
         Self: 'table;
-    /// Why a shard could not be locked, or what is in it not be read.
+    /// Why a shard could not be locked, or its contents not be read.
     type Error: From<DamagedState>;
 
     /// How many shards there are.
@@ -92,29 +92,29 @@ pub trait Storage: Sized {
         Ok(())
     }
 
-    /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.
+    /// Prefetch the cache line in which a check's state will be searched. A hint, without any lock.
     fn fetch(&self, check: &Check);
 
-    /// Make a limit known.
+    /// Register a limit.
     ///
-    /// Where there is no room for another one, those that nothing names are taken back.
+    /// Where there is no room for another one, limits that no slot or hold names are dropped.
     fn register(&self, seed: &Seed, definition: Definition<'_>, now_us: i64) -> Registration<Self::Error>;
 
-    /// Whether slots may name this limit by its number. Asked while a shard is held, it stays so until that is not.
+    /// Whether slots may name this limit by its number. The answer holds as long as the caller has a shard locked.
     fn is_current(&self, limit: &Registered) -> bool;
 
-    /// Give a limit a number again whose own was taken back. No shard is held.
+    /// Give a limit whose number was taken back a new one. The caller has no shard locked.
     fn renew(&self, seed: &Seed, limit: &Registered, now_us: i64) -> Result<(), Self::Error>;
 
     /// The limits by the numbers that slots name them by.
     fn limits(&self) -> &impl Limits;
 
-    /// The written choice for a full table.
+    /// The configured choice for a full table.
     fn on_full(&self) -> OnFull;
 
     /// Reserve what the new state of the check at `index` takes: a slot, a log block, or both.
     ///
-    /// Slots may move: their places are to be found again before they are used.
+    /// Slots may move: find their places again before you use them.
     fn reserve<'table>(
         &'table self,
         check: &Check,
@@ -124,25 +124,25 @@ pub trait Storage: Sized {
         now_us: i64,
     ) -> Result<(), Full>;
 
-    /// Drop what was reserved for a decision that is not kept after all.
+    /// Drop what was reserved for a decision that is not written after all.
     fn drop_reserved<'table>(&'table self, locked: &mut LockedShards<Self::Guard<'table>>, now_us: i64);
 
-    /// The charges of a decision begin; what its guards write from here on counts together.
+    /// Begin the charges of a decision: what its guards write from here on takes effect together.
     fn begin<'table>(&'table self, locked: &mut LockedShards<Self::Guard<'table>>);
 
-    /// All charges of a decision are written, and count.
+    /// Make all charges of a decision take effect.
     fn commit<'table>(&'table self, locked: &mut LockedShards<Self::Guard<'table>>);
 
-    /// What a decision wrote since it began was never written.
+    /// Undo what a decision wrote since it began.
     fn roll_back<'table>(&'table self, locked: &mut LockedShards<Self::Guard<'table>>);
 
     /// The most parts of a hold on a sliding log: each is settled by itself, and all of them as one.
     const MOST_PARTS_OF_LOG: usize = usize::MAX;
 
-    /// A number that no other id for a hold was made of.
+    /// A number that no other hold id was derived from.
     fn next_id(&self) -> u64;
 
-    /// Reserve room in a locked shard for one more part of a hold, of so many limits there.
+    /// Reserve room in a locked shard for one more part of a hold with this many limits there.
     fn reserve_hold(&self, shard: &mut Self::Guard<'_>, limits: usize, now_us: i64) -> Result<(), Full>;
 
     /// Reserve room in a locked shard for a hold of one limit, which `HoldStore::add_one` adds next.
@@ -151,18 +151,18 @@ pub trait Storage: Sized {
         self.reserve_hold(shard, 1, now_us)
     }
 
-    /// Bring the count of holds in line with a shard; what was reserved and not used lapses.
+    /// Update the count of holds to a shard; reserved room that was not used is released.
     fn settle_holds(&self, shard: &mut Self::Guard<'_>);
 
-    /// Bring what the table counts in line with a shard that was changed.
+    /// Update the table's counts to a shard that was changed.
     fn settle(&self, shard_number: usize, shard: &mut Self::Guard<'_>);
 
-    /// A new key was refused because the table was full.
+    /// Count a new key that was refused because the table was full.
     fn count_refused(&self);
 
-    /// A new key passed uncounted because the table was full.
+    /// Count a new key that passed uncounted because the table was full.
     fn count_passed(&self);
 
-    /// What the table counts about itself.
+    /// The table's statistics.
     fn stats(&self) -> Result<Stats, Self::Error>;
 }

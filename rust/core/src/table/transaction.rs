@@ -1,8 +1,8 @@
-//! One decision on the shards that it holds: what it finds there, and what it writes, which counts as one piece.
+//! One decision on the shards that it has locked: what it reads there, and what it writes, atomically.
 
 use smallvec::SmallVec;
 
-use crate::algorithms::transition::{Kept, Reading, Stored};
+use crate::algorithms::transition::{Reading, StateUpdate, Stored};
 use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
 use crate::shard::backing::Backing;
@@ -20,26 +20,26 @@ pub struct Transaction<'table, S: Storage + 'table> {
 }
 
 impl<'table, S: Storage> Transaction<'table, S> {
-    /// Of no shards yet.
+    /// A transaction that has locked no shards yet.
     #[inline(always)]
     pub fn new(storage: &'table S) -> Self {
         Self { storage, locked: LockedShards { guards: SmallVec::new(), locations: SmallVec::new() } }
     }
 
-    /// Give all locks back.
+    /// Release all locks.
     pub fn unlock(&mut self) {
         self.locked.guards.clear();
         self.locked.locations.clear();
     }
 
-    /// What is stored of a check's state, in the numbers of its limit.
+    /// The stored state of a check, in the numbers of its limit.
     #[inline(always)]
     pub fn stored(&self, check: &Check, location: &Location, now_us: i64) -> Stored<Entries<'_>> {
         let shard = &self.locked.guards[location.guard];
         shard.stored(location.place, check.limit, self.storage.limits(), now_us)
     }
 
-    /// Bring all states into the numbers that their limits have now.
+    /// Convert all states into the numbers that their limits have now.
     #[inline(always)]
     pub fn adopt(&mut self, checks: &[Check], now_us: i64) {
         for (check, location) in checks.iter().zip(&self.locked.locations) {
@@ -51,24 +51,24 @@ impl<'table, S: Storage> Transaction<'table, S> {
     }
 
     /// Bring the states that are not charged to the present where a clock once far ahead wrote them.
-    pub fn to_present(&mut self, checks: &[Check], kept: &[Option<Kept>], now_us: i64) {
-        for ((check, location), kept) in checks.iter().zip(&self.locked.locations).zip(kept) {
-            if kept.is_none() {
+    pub fn to_present(&mut self, checks: &[Check], update: &[Option<StateUpdate>], now_us: i64) {
+        for ((check, location), update) in checks.iter().zip(&self.locked.locations).zip(update) {
+            if update.is_none() {
                 self.locked.guards[location.guard].to_present(location.place, check.limit, now_us);
             }
         }
     }
 
-    /// Whether keeping these states takes a slot or a log block more than there is.
+    /// Whether these updates take a slot or a log block that is not there.
     #[inline(always)]
-    pub fn needs_room(&self, checks: &[Check], kept: &[Option<Kept>]) -> bool {
+    pub fn needs_room(&self, checks: &[Check], update: &[Option<StateUpdate>]) -> bool {
         for (index, check) in checks.iter().enumerate() {
             let Location { guard, place, .. } = self.locked.locations[index];
             let (shard, limit) = (&self.locked.guards[guard], &check.limit.limit);
-            if kept[index].is_some()
+            if update[index].is_some()
                 && (place == Place::Absent
                     || limit.algorithm == Algorithm::SlidingLog
-                        && shard.needs_block(place, limit, &self.need(checks, kept, index)))
+                        && shard.needs_block(place, limit, &self.need(checks, update, index)))
             {
                 return true;
             }
@@ -76,12 +76,12 @@ impl<'table, S: Storage> Transaction<'table, S> {
         false
     }
 
-    /// What bears on whether the charge of a check needs another log block.
-    pub fn need(&self, checks: &[Check], kept: &[Option<Kept>], index: usize) -> Need {
+    /// What decides whether the charge of a check needs another log block.
+    pub fn need(&self, checks: &[Check], update: &[Option<StateUpdate>], index: usize) -> Need {
         let guard = self.locked.locations[index].guard;
         let shard = &self.locked.guards[guard];
-        let charge = |index: usize| match kept[index] {
-            Some(Kept::Entries(charge)) => Some(charge),
+        let charge = |index: usize| match update[index] {
+            Some(StateUpdate::Entries(charge)) => Some(charge),
             _ => None,
         };
         let before = (0..index).filter(|other| self.locked.locations[*other].guard == guard).filter(|other| {
@@ -91,56 +91,56 @@ impl<'table, S: Storage> Transaction<'table, S> {
         Need { charge: charge(index).unwrap_or_default(), before: before.count() }
     }
 
-    /// Keep what a decision charged, in the places that are known, and what `more` writes with it.
+    /// Write what a decision charged, in the places that are known, and what `more` writes with it.
     #[inline(always)]
-    pub fn keep(
+    pub fn write(
         &mut self,
         checks: &[Check],
-        kept: &[Option<Kept>],
+        update: &[Option<StateUpdate>],
         more: impl FnOnce(&mut LockedShards<S::Guard<'table>>) -> Result<(), DamagedState>,
     ) -> Result<(), DamagedState> {
-        for (location, kept) in self.locked.locations.iter().zip(kept) {
-            if let Some(Kept::Entries(charge)) = kept {
+        for (location, update) in self.locked.locations.iter().zip(update) {
+            if let Some(StateUpdate::Entries(charge)) = update {
                 self.locked.guards[location.guard].shift(location.place, charge.shift);
             }
         }
         self.storage.begin(&mut self.locked);
-        for ((check, location), kept) in checks.iter().zip(&self.locked.locations).zip(kept) {
-            if let Some(kept) = kept {
-                self.locked.guards[location.guard].keep(location.place, location.tag, check.limit, *kept);
+        for ((check, location), update) in checks.iter().zip(&self.locked.locations).zip(update) {
+            if let Some(update) = update {
+                self.locked.guards[location.guard].write_state(location.place, location.tag, check.limit, *update);
             }
         }
         let more = more(&mut self.locked);
         self.commit(more)
     }
 
-    /// `keep`, in new slots too: each of those moves its neighbours.
-    pub fn keep_growing(
+    /// `write`, in new slots too: each of those moves its neighbours.
+    pub fn write_growing(
         &mut self,
         checks: &[Check],
-        kept: &[Option<Kept>],
+        update: &[Option<StateUpdate>],
         more: impl FnOnce(&mut LockedShards<S::Guard<'table>>) -> Result<(), DamagedState>,
     ) -> Result<(), DamagedState> {
-        for (location, kept) in self.locked.locations.iter().zip(kept) {
-            if let Some(Kept::Entries(charge)) = kept {
+        for (location, update) in self.locked.locations.iter().zip(update) {
+            if let Some(StateUpdate::Entries(charge)) = update {
                 let shard = &mut self.locked.guards[location.guard];
                 let place = shard.find(location.tag);
                 shard.shift(place, charge.shift);
             }
         }
         self.storage.begin(&mut self.locked);
-        for ((check, location), kept) in checks.iter().zip(&self.locked.locations).zip(kept) {
-            if let Some(kept) = kept {
+        for ((check, location), update) in checks.iter().zip(&self.locked.locations).zip(update) {
+            if let Some(update) = update {
                 let shard = &mut self.locked.guards[location.guard];
                 let place = shard.find(location.tag);
-                shard.keep(place, location.tag, check.limit, *kept);
+                shard.write_state(place, location.tag, check.limit, *update);
             }
         }
         let more = more(&mut self.locked);
         self.commit(more)
     }
 
-    /// What was written counts, unless something that cannot be was met, here or by what came `before`.
+    /// Commit what was written, or roll it back where an impossible value was read, here or in the step `before`.
     #[inline(always)]
     pub fn commit(&mut self, before: Result<(), DamagedState>) -> Result<(), DamagedState> {
         let checked = self.check().and(before);
@@ -152,17 +152,17 @@ impl<'table, S: Storage> Transaction<'table, S> {
         checked
     }
 
-    /// Whether all that was read since this was last asked can be.
+    /// Whether all values read since the last call were possible.
     #[inline(always)]
     pub fn check(&self) -> Result<(), DamagedState> {
         let mut checked = Ok(());
         for guard in &self.locked.guards {
-            checked = guard.check().and(checked); // each is asked, so that none remembers it
+            checked = guard.check().and(checked); // each guard is checked, which clears its flag
         }
         checked
     }
 
-    /// `check`, and of all that was read of holds, too.
+    /// `check`, of the holds too.
     pub fn check_with_holds(&self) -> Result<(), DamagedState> {
         let mut checked = Ok(());
         for guard in &self.locked.guards {
@@ -171,14 +171,14 @@ impl<'table, S: Storage> Transaction<'table, S> {
         checked
     }
 
-    /// The charges begin that count together.
+    /// Begin the charges that take effect together.
     pub fn begin(&mut self) {
         self.storage.begin(&mut self.locked);
     }
 
-    /// Give back what a decision charged, in one piece; in several where that takes more notes than a shard has.
+    /// Give back what a decision charged, in one commit; in several where that takes more notes than a shard has.
     ///
-    /// Where a state is met that cannot be, it stays as it is, and that is told.
+    /// An impossible state stays as it is, and is reported as an error.
     pub fn give_back(&mut self, checks: &[Check], now_us: i64, earliest_us: i64) -> Result<(), DamagedState> {
         let mut checked = Ok(());
         let mut empty: SmallVec<[Location; 4]> = SmallVec::new();
@@ -217,7 +217,7 @@ impl<'table, S: Storage> Transaction<'table, S> {
         checked
     }
 
-    /// Remember which states refused although waiting would help.
+    /// Mark the states that refused although waiting would help.
     pub fn mark_refused(&mut self, readings: &[Reading]) {
         for (location, reading) in self.locked.locations.iter().zip(readings) {
             if reading.retry_after_us > 0 {
@@ -226,7 +226,7 @@ impl<'table, S: Storage> Transaction<'table, S> {
         }
     }
 
-    /// Bring what the table counts in line with the shards that were changed.
+    /// Update the table's counts to the shards that were changed.
     pub fn settle(&mut self) {
         for Location { shard_number, guard, .. } in &self.locked.locations {
             self.storage.settle(*shard_number, &mut self.locked.guards[*guard]);

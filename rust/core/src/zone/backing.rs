@@ -1,4 +1,4 @@
-//! The backing of a shard in a mapped file: each write is noted in the journal of the shard first.
+//! The backing of a shard in a mapped file: the journal of the shard records each write first.
 
 use std::cell::Cell;
 
@@ -12,17 +12,17 @@ use crate::zone::journal::{BLOCKS, CURSOR, ENTRY, FREE, Journal, LINK, MADE, SLO
 
 /// The slots and blocks of a shard, held.
 pub struct MappedBacking<'zone> {
-    /// What is noted in the shard.
+    /// The journal of the shard.
     pub journal: Journal<'zone>,
     homes: usize,
-    /// Whether something was met among the holds that cannot be.
+    /// Whether an impossible value was read among the holds.
     pub(super) damaged: Cell<bool>,
-    /// The settled hold whose place the next one takes; 0 for none.
+    /// The settled hold that the next one replaces; 0 for none.
     pub(super) replaceable: u32,
 }
 
 impl<'zone> MappedBacking<'zone> {
-    /// The backing of a shard that is held.
+    /// The backing of a locked shard.
     #[inline(always)]
     pub fn new(held: HeldShard<'zone>, homes: usize) -> Self {
         Self { journal: Journal::new(held), homes, damaged: Cell::new(false), replaceable: 0 }
@@ -44,7 +44,7 @@ impl Backing for MappedBacking<'_> {
 
     #[inline(always)]
     fn head(&self) -> Head {
-        // What cannot be is taken for the most that can: the words may be damaged.
+        // Impossible values are read as the largest possible ones: the words may be damaged.
         let (free, slots, blocks) =
             (self.journal.word(FREE), self.journal.held.slots.len(), self.journal.held.blocks.len());
         Head {
@@ -140,7 +140,7 @@ impl Backing for MappedBacking<'_> {
         self.journal.shift(chain, shift);
     }
 
-    /// All that were taken and given back are linked, and stay so.
+    /// Does nothing: free blocks stay linked.
     fn drop_blocks(&mut self) {}
 
     fn clear(&mut self) {

@@ -1,13 +1,13 @@
-//! How a shard of a zone is waited for: most often for less time than it takes to fall asleep, and no longer than
-//! that where its holder is known to be stopped.
+//! Waiting for a shard of a zone: usually for less time than it takes to fall asleep, and no longer than that where
+//! its holder is known to be stopped.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long one decision waits at the most.
+/// The longest that one decision waits.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
-/// How long a decision has waited: a moment, then letting others run, then asleep, until `LONGEST_WAIT` is over.
+/// The progress of a wait: it spins, then yields, then sleeps, until `LONGEST_WAIT` is over.
 #[derive(Default)]
 pub struct Backoff {
     pauses: u32,
@@ -15,7 +15,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Wait a bit; false if that was long enough, which for a holder that `is_stopped` is a few microseconds.
+    /// Wait a bit; false if the wait was long enough, which for a holder that `is_stopped` is a few microseconds.
     pub fn pause(&mut self, is_stopped: bool) -> bool {
         const SPINS: u32 = 6;
         const YIELDS: u32 = 40;

@@ -1,11 +1,11 @@
-//! The limits that a zone knows: slots name each by a number, which another one gets once no slot names it.
+//! The registered limits of a zone: slots name each by a number, which is reused once no slot names it.
 //!
 //! A number is taken back in two steps, so that a process may die between any two stores: its entry is
-//! retired, from when on no decision writes it; when no slot of any shard names it, it is free. A process
-//! that knows a limit knows its name, which is the number together with a count that no other entry ever
-//! had, and looks at the entry before it writes.
+//! retired, and from then on no decision writes it; when no slot of any shard names it, it is free. A process
+//! knows a limit by its name, which is the number together with a count that no other entry ever
+//! had, and checks the entry before it writes.
 //!
-//! Texts lie in cells that are linked. Which cells are free is told by the entries, not written down.
+//! Texts lie in linked cells. Which cells are free follows from the entries and is not stored.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -27,7 +27,7 @@ const TEXTS: usize = 6;
 /// The turn at which it was last bound: of the versions of a limit the latest is in force.
 const BOUND: usize = 7;
 
-/// What an entry is, in the two lowest bits of its status; above them is the turn at which it was written.
+/// The state of an entry, in the two lowest bits of its status; above them is the turn at which it was written.
 const FREE: u64 = 0;
 const LIVE: u64 = 1;
 const RETIRED: u64 = 2;
@@ -40,7 +40,7 @@ const BYTES_PER_CELL: usize = CELL_BYTES - 2;
 const NO_CELL: usize = 0xffff;
 const LONGEST_TEXT: usize = (1 << 20) - 1;
 
-/// The part of a zone where its limits are written.
+/// The limits of a zone.
 #[derive(Clone, Copy)]
 pub struct Catalog<'zone> {
     map: &'zone SharedMap,
@@ -48,13 +48,13 @@ pub struct Catalog<'zone> {
 }
 
 impl<'zone> Catalog<'zone> {
-    /// Of a zone.
+    /// The catalog of a zone.
     #[inline(always)]
     pub fn new(map: &'zone SharedMap, layout: &'zone Layout) -> Self {
         Self { map, layout }
     }
 
-    /// The limits that are known, in the order of their numbers; those that are retired, too.
+    /// All limits, retired ones included, in the order of their numbers.
     pub fn all(&self) -> Vec<Registered> {
         self.numbers().filter_map(|number| self.entry(number)).collect()
     }
@@ -64,7 +64,7 @@ impl<'zone> Catalog<'zone> {
         (0..self.layout.limits as u32).filter(|number| self.status(*number) & 3 != FREE)
     }
 
-    /// Whether all limits can be read, or what cannot.
+    /// Whether all limits can be read; the error names the first that cannot.
     pub fn check(&self) -> Result<(), String> {
         match self.numbers().find(|number| self.entry(*number).is_none()) {
             Some(number) => Err(format!("limit {number} is none")),
@@ -72,14 +72,15 @@ impl<'zone> Catalog<'zone> {
         }
     }
 
-    /// Whether decisions may write the number in this name. A shard is held, else it may be retired at once.
+    /// Whether decisions may write the number in this name. The caller holds a shard; otherwise it may be retired at
+    /// once.
     #[inline(always)]
     pub fn is_current(&self, name: u64) -> bool {
         let number = name as u32 & ((1 << NUMBER_BITS) - 1);
         (number as usize) < self.layout.limits && self.status(number) == name >> NUMBER_BITS << 2 | LIVE
     }
 
-    /// The integers of a limit that is known.
+    /// The integers of the limit with this number.
     pub fn limit(&self, number: u32) -> Option<Limit> {
         if number as usize >= self.layout.limits {
             return None;
@@ -101,7 +102,7 @@ impl<'zone> Catalog<'zone> {
         (words[SALT], words[BOUND])
     }
 
-    /// A known limit, as it is written in the zone.
+    /// The limit with this number, with its texts.
     pub fn entry(&self, number: u32) -> Option<Registered> {
         let limit = self.limit(number)?;
         let words = self.words(number);
@@ -118,7 +119,7 @@ impl<'zone> Catalog<'zone> {
         Some(Registered::new(Definition { scope: &scope, text: &text, limit }, words[SALT], name))
     }
 
-    /// The name of a limit that is written already, which is live from then on. The lock of the limits is held.
+    /// The name of a limit that is in the catalog, which becomes live again. The lock of the limits is held.
     pub fn find(&self, salt: u64, limit: &Limit) -> Option<u64> {
         let is_it =
             |number: &u32| self.limit_words(*number)[SALT].load(Relaxed) == salt && self.limit(*number) == Some(*limit);
@@ -129,12 +130,12 @@ impl<'zone> Catalog<'zone> {
         Some(turn << NUMBER_BITS | u64::from(number))
     }
 
-    /// Note that a limit is bound now.
+    /// Record that a limit is bound now.
     pub fn touch(&self, number: u32) {
         set(&self.limit_words(number)[BOUND], self.next_turn());
     }
 
-    /// Write a limit that is not there yet, and give its name. The lock of the limits is held.
+    /// Add a limit that is not there yet, and return its name. The lock of the limits is held.
     pub fn add(&self, definition: Definition<'_>, salt: u64) -> Result<u64, TooMany> {
         let Definition { scope, text, limit } = definition;
         let free = (0..self.layout.limits as u32).find(|number| self.status(*number) & 3 == FREE);
@@ -172,12 +173,12 @@ impl<'zone> Catalog<'zone> {
         Ok(turn << NUMBER_BITS | u64::from(number))
     }
 
-    /// No decision writes this number from here on. The lock of the limits is held.
+    /// Retire a number: no decision writes it from here on. The lock of the limits is held.
     pub fn retire(&self, number: u32) {
         set(&self.limit_words(number)[STATUS], self.status(number) & !3 | RETIRED);
     }
 
-    /// Another limit may have this number, if it was retired. The lock of the limits is held, and no slot names it.
+    /// Free this number for another limit, if it was retired. The lock of the limits is held, and no slot names it.
     pub fn free_retired(&self, number: u32) -> bool {
         let is_retired = self.status(number) & 3 == RETIRED;
         if is_retired {
@@ -190,7 +191,7 @@ impl<'zone> Catalog<'zone> {
         self.map.words::<1>(LIMIT_TURNS)[0].fetch_add(1, Relaxed).wrapping_add(1) & (u64::MAX >> NUMBER_BITS)
     }
 
-    /// Cells that no text lies in.
+    /// `count` cells that no text lies in; None where there are fewer.
     fn free_cells(&self, count: usize) -> Option<Vec<usize>> {
         let mut taken = vec![false; self.count_cells()];
         for number in self.numbers() {
@@ -234,7 +235,7 @@ impl<'zone> Catalog<'zone> {
     }
 }
 
-/// An algorithm and a unit, with a sum over all that makes a limit, to tell damage.
+/// The word of an algorithm and a unit, with a checksum of all that defines a limit, to detect damage.
 fn kind(words: &[u64; 8], algorithm: u8, unit: u8) -> u64 {
     let own = u64::from(algorithm) | u64::from(unit) << 8;
     let all = [words[STATUS] >> 2, own, words[QUOTA], words[PERIOD], words[REFILL], words[SALT]];

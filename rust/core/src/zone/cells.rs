@@ -1,9 +1,9 @@
-//! The cells that holds are kept in: of 16 words each, in chunks that the shards of a zone take from one pool.
+//! The cells that holds are stored in: of 16 words each, in chunks that the shards of a zone take from one pool.
 //!
-//! A chunk belongs to the shard whose number is in its first word, until that shard has no hold any more. What is written
-//! to a cell in use is noted first; a cell that was just taken holds nothing yet, and is filled as it is, but for the word
-//! that says so. A cell that is let go is not taken again before the decision counts in which it was. The chunks of a
-//! shard are linked, so that the hand of a clock goes over its cells.
+//! A chunk belongs to the shard whose number is in its first word, until that shard has no hold any more. Writes to a
+//! cell in use are journaled; a cell that was just taken holds nothing yet and is filled without the journal, except
+//! for its kind. A dropped cell is not taken again before the decision that dropped it is committed. The chunks of a
+//! shard are linked, so that the clock hand can walk its cells.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -15,11 +15,11 @@ use crate::zone::pool::{
     CELL_WORDS, CELLS_PER_CHUNK, CHUNK_WORDS, KIND, Kind, NEXT_CHUNK, chunk_of, first_cell, halves, place_of, word_of,
 };
 
-/// The word of the pool that tells where a chunk was last taken: in the line of the first one.
+/// The word of the pool that records where a chunk was last taken: in the line of the first chunk.
 const HINT: usize = 1;
 
 impl MappedBacking<'_> {
-    /// What cannot be was met among the holds.
+    /// Record that an impossible value was read among the holds.
     #[cold]
     pub(super) fn damage_holds(&self) {
         self.damaged.set(true);
@@ -44,7 +44,7 @@ impl MappedBacking<'_> {
         self.journal.held.pool().get(place..place.wrapping_add(CELL_WORDS))?.first_chunk()
     }
 
-    /// Whether a cell is of this kind; one that is not of the kind that it must be is damage.
+    /// Whether a cell is of this kind; any other kind is damage.
     #[inline(always)]
     pub(super) fn is(&self, cell: u32, kind: Kind) -> bool {
         let is_it = cell != 0 && self.cell(cell, KIND) as u8 == kind as u8;
@@ -54,7 +54,7 @@ impl MappedBacking<'_> {
         is_it
     }
 
-    /// Fill a word of a cell that was just taken, or one that need not be right.
+    /// Write a word of a cell that was just taken, or of one whose content does not matter, without the journal.
     #[inline(always)]
     pub(super) fn fill(&self, cell: u32, word: usize, value: u64) {
         match self.journal.held.pool().get(place_of(cell).wrapping_add(word)) {
@@ -63,7 +63,7 @@ impl MappedBacking<'_> {
         }
     }
 
-    /// Overwrite words of a cell in use, up to three; counts when it is committed.
+    /// Overwrite up to three words of a cell in use; takes effect when committed.
     #[inline(always)]
     pub(super) fn write_cell<const N: usize>(&mut self, cell: u32, word: usize, values: [u64; N]) {
         let place = place_of(cell).wrapping_add(word);
@@ -77,7 +77,7 @@ impl MappedBacking<'_> {
         words.iter().zip(values).for_each(|(word, value)| set(word, value));
     }
 
-    /// Overwrite words of the shard, up to three; counts when it is committed.
+    /// Overwrite up to three words of the shard; takes effect when committed.
     #[inline(always)]
     pub(super) fn write_words<const N: usize>(&mut self, first: usize, values: [u64; N]) {
         let mut former = [0; 3];
@@ -91,8 +91,8 @@ impl MappedBacking<'_> {
         let (free, count) = halves(self.journal.word(FREE_CELLS));
         let (next, end) = halves(self.journal.word(FRESH_CELLS));
         let cell = if free != 0 && count != 0 {
-            let behind = self.next_free(free);
-            self.write_words(FREE_CELLS, [word_of(behind, count - 1)]);
+            let next_free = self.next_free(free);
+            self.write_words(FREE_CELLS, [word_of(next_free, count - 1)]);
             free
         } else if next < end {
             self.write_words(FRESH_CELLS, [word_of(next + 1, end)]);
@@ -105,17 +105,17 @@ impl MappedBacking<'_> {
         cell
     }
 
-    /// Let a cell go. It is taken again at the earliest when this counts.
+    /// Drop a cell. It can be taken again once this is committed.
     pub(super) fn drop_cell(&mut self, cell: u32) {
         let (later, count) = halves(self.journal.word(LATER_CELLS));
         self.write_cell(cell, KIND, [free_before(later)]);
         self.write_words(LATER_CELLS, [word_of(cell, count.saturating_add(1))]);
     }
 
-    /// Take a cell for a hold in the place of one that is settled, which is forgotten when this counts. Of the latter all
-    /// has been seen to, but for its cell and the count of those that are settled.
+    /// Take a cell for a hold that replaces a settled one, which is forgotten when this is committed. The caller has
+    /// done all else that forgetting takes, except for its cell and the count of settled holds.
     ///
-    /// `is_last`: nothing more is taken in this decision, so that the former cell may be the next one to be taken.
+    /// `is_last`: this decision takes no further cell, so that the former cell may be the next one to be taken.
     #[inline]
     pub(super) fn take_cell_for(&mut self, former: u32, is_last: bool) -> u32 {
         let (free, count) = halves(self.journal.word(FREE_CELLS));
@@ -128,20 +128,20 @@ impl MappedBacking<'_> {
             self.write_words(HELD, [held]);
             return cell;
         }
-        let behind = self.next_free(free);
+        let next_free = self.next_free(free);
         if is_last {
-            self.write_cell(former, KIND, [free_before(behind)]);
+            self.write_cell(former, KIND, [free_before(next_free)]);
             self.write_words(HELD, [held, word_of(former, count)]);
         } else {
             self.write_cell(former, KIND, [free_before(later)]);
             let later = word_of(former, later_count.saturating_add(1));
-            self.write_words(HELD, [held, word_of(behind, count - 1), later]);
+            self.write_words(HELD, [held, word_of(next_free, count - 1), later]);
         }
         self.write_cell(free, KIND, [Kind::Hold as u64]);
         free
     }
 
-    /// The cell behind one that is free.
+    /// The free cell after another one in the list.
     #[inline(always)]
     pub(super) fn next_free(&self, cell: u32) -> u32 {
         let (kind, next) = halves(self.cell(cell, KIND));
@@ -151,23 +151,23 @@ impl MappedBacking<'_> {
         next
     }
 
-    /// The cell behind another in the order of this shard's chunks; None behind the last.
+    /// The cell after another one in the order of this shard's chunks; None after the last.
     #[inline]
-    pub(super) fn cell_behind(&self, cell: u32) -> Option<u32> {
+    pub(super) fn next_cell(&self, cell: u32) -> Option<u32> {
         if !(cell as usize).is_multiple_of(CELLS_PER_CHUNK) {
             return cell.checked_add(1);
         }
         let link = self.journal.held.pool().get(chunk_of(cell) * CHUNK_WORDS + NEXT_CHUNK);
-        self.chunk_behind(link.map_or(0, |link| link.load(Relaxed)))
+        self.first_cell_of_link(link.map_or(0, |link| link.load(Relaxed)))
     }
 
     /// The first cell of all, in the order of this shard's chunks.
     pub(super) fn first_cell(&self) -> Option<u32> {
-        self.chunk_behind(u64::from(halves(self.journal.word(HAND)).1))
+        self.first_cell_of_link(u64::from(halves(self.journal.word(HAND)).1))
     }
 
     /// The first cell of the chunk that a link names.
-    fn chunk_behind(&self, link: u64) -> Option<u32> {
+    fn first_cell_of_link(&self, link: u64) -> Option<u32> {
         let chunk = (link as usize).checked_sub(1)?;
         if !self.journal.owns(chunk) {
             self.damage_holds();
@@ -176,12 +176,13 @@ impl MappedBacking<'_> {
         Some(first_cell(chunk))
     }
 
-    /// Whether so many cells can be taken; chunks of the pool are taken for them. Nothing is half written.
+    /// Make sure that `count` cells can be taken, with further chunks of the pool; returns whether they can. Nothing
+    /// uncommitted may be pending.
     pub(super) fn reserve_cells(&mut self, count: u32) -> bool {
         if self.spare_cells() >= count {
             return true;
         }
-        // Nothing is half done, so that all cells that were let go can be taken.
+        // Nothing is pending, so all dropped cells can be taken.
         let (later, free) = (self.journal.word(LATER_CELLS), self.journal.word(FREE_CELLS));
         if halves(free).1 < halves(later).1 {
             self.write_words(FREE_CELLS, [later, free]);
@@ -198,18 +199,18 @@ impl MappedBacking<'_> {
         true
     }
 
-    /// Move a cell that was let go to those that are free.
+    /// Move a dropped cell to the free list.
     #[cold]
     fn free_later_cell(&mut self) {
-        let (later, behind) = halves(self.journal.word(LATER_CELLS));
+        let (later, later_count) = halves(self.journal.word(LATER_CELLS));
         let (free, count) = halves(self.journal.word(FREE_CELLS));
         let next = self.next_free(later);
         self.write_cell(later, KIND, [free_before(free)]);
-        self.write_words(FREE_CELLS, [word_of(later, count.saturating_add(1)), word_of(next, behind - 1)]);
+        self.write_words(FREE_CELLS, [word_of(later, count.saturating_add(1)), word_of(next, later_count - 1)]);
         self.journal.commit();
     }
 
-    /// List a cell that is free and in no list.
+    /// Add a free cell that is in no list to the free list.
     pub(super) fn list_free_cell(&mut self, cell: u32) {
         let (free, count) = halves(self.journal.word(FREE_CELLS));
         self.fill(cell, KIND, free_before(free));
@@ -222,7 +223,7 @@ impl MappedBacking<'_> {
         free.saturating_add(end.saturating_sub(next))
     }
 
-    /// Take a chunk of the pool, once what is left of the last one is in the list of those that are free.
+    /// Take a chunk of the pool, once the rest of the last one is in the free list.
     #[cold]
     fn take_chunk(&mut self) -> bool {
         let (next, end) = halves(self.journal.word(FRESH_CELLS));
@@ -238,7 +239,7 @@ impl MappedBacking<'_> {
         }
         let (pool, own) = (self.journal.held.pool(), self.journal.held.number as u64 + 1);
         let count = pool.len() / CHUNK_WORDS;
-        // Where the last one was taken; wherever that says, all are looked at.
+        // Where the last one was taken; whatever it is, all chunks are visited.
         let hint = pool.get(HINT).map_or(0, |hint| hint.load(Relaxed) as usize);
         for chunk in (0..count).map(|number| (number + hint % count) % count) {
             let words = &pool[chunk * CHUNK_WORDS..];
@@ -270,8 +271,8 @@ impl MappedBacking<'_> {
     }
 }
 
-/// The word of a cell that is free, and of the one behind it.
+/// The kind word of a free cell that is listed before another one.
 #[inline(always)]
-fn free_before(behind: u32) -> u64 {
-    word_of(Kind::Free as u32, behind)
+fn free_before(next: u32) -> u64 {
+    word_of(Kind::Free as u32, next)
 }

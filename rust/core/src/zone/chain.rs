@@ -3,25 +3,25 @@
 use crate::encoding::block::{Block, PER_BLOCK};
 use crate::encoding::slot_entries::Chain;
 
-/// Whether a chain leads to its end.
-pub fn is_whole_chain(blocks: &[Block], chain: Chain) -> bool {
+/// Whether a walk along a chain reaches its end.
+pub fn reaches_end(blocks: &[Block], chain: Chain) -> bool {
     let mut walk = ChainWalk::new(blocks, chain);
     walk.by_ref().for_each(drop);
     walk.ended
 }
 
-/// The places of a chain that may be damaged: it ends after as many as there can be.
+/// The places of a chain that may be damaged: the walk ends after as many as there can be.
 pub struct ChainWalk<'zone> {
     blocks: &'zone [Block],
     next: Option<(u32, usize)>,
     last: i64,
     left: usize,
-    /// Whether it came to the last entry.
+    /// Whether the walk reached the last entry.
     pub ended: bool,
 }
 
 impl<'zone> ChainWalk<'zone> {
-    /// From the chain's first entry on.
+    /// A walk from the chain's first entry on.
     pub fn new(blocks: &'zone [Block], [first, _, last]: Chain) -> Self {
         let left = blocks.len() * PER_BLOCK;
         Self { blocks, next: Some(((first >> 3) as u32, (first & 7) as usize)), last, left, ended: false }

@@ -1,4 +1,4 @@
-//! The mapped file of a zone: how it is laid out, the limits written in it, and what it counts.
+//! The mapped file of a zone: its layout, its limits, and its counters.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +10,7 @@ use crate::zone::layout::{FIGURES, Layout, NAMESPACE};
 
 const FIGURE_WORDS: usize = 7;
 
-/// What a zone counts, by its place among the figures.
+/// The counters of a zone, each by its place.
 #[derive(Clone, Copy, Debug)]
 pub enum Figure {
     /// States dropped because they had become the same as none.
@@ -21,11 +21,11 @@ pub enum Figure {
     RefusedFull = 2,
     /// New keys passed uncounted because the zone was full.
     PassedFull = 3,
-    /// Shards that were found half written.
+    /// Shards that were found inconsistent, and mended.
     Mended = 4,
-    /// Parts of holds that are remembered, and some more of processes that died.
+    /// Parts of holds that are remembered; too many where processes died.
     Holds = 5,
-    /// Ids for holds that were made.
+    /// Numbers that ids of holds were derived from.
     Ids = 6,
 }
 
@@ -33,12 +33,12 @@ pub enum Figure {
 pub struct ZoneFile {
     /// The mapping.
     pub map: SharedMap,
-    /// Where everything is in it.
+    /// The layout of the file.
     pub layout: Layout,
 }
 
 impl ZoneFile {
-    /// The limits that are written in it.
+    /// The limits of the zone.
     #[inline(always)]
     pub fn catalog(&self) -> Catalog<'_> {
         Catalog::new(&self.map, &self.layout)
@@ -49,24 +49,24 @@ impl ZoneFile {
         self.map.words::<1>(NAMESPACE)[0].load(Relaxed)
     }
 
-    /// What was counted.
+    /// The value of a counter.
     pub fn figure(&self, figure: Figure) -> u64 {
         self.figures()[figure as usize].load(Relaxed)
     }
 
-    /// Count so many more.
+    /// Add to a counter.
     pub fn count(&self, figure: Figure, more: u64) {
         if more > 0 {
             self.figures()[figure as usize].fetch_add(more, Relaxed);
         }
     }
 
-    /// Count one more; how many there were.
+    /// Add 1 to a counter; returns its former value.
     pub fn next(&self, figure: Figure) -> u64 {
         self.figures()[figure as usize].fetch_add(1, Relaxed)
     }
 
-    /// Count so many fewer.
+    /// Subtract from a counter.
     pub fn take_off(&self, figure: Figure, fewer: u64) {
         self.figures()[figure as usize].fetch_sub(fewer, Relaxed);
     }

@@ -1,15 +1,15 @@
-//! How holds of a shard are forgotten: in time, a few at each new one, and where there is no room. The hand of a clock
-//! goes over the cells of the shard, so that those are met first that were made first.
+//! Forgetting the holds of a shard: in time, a few at each new one, and where there is no room. A clock hand walks the
+//! cells of the shard, so that older holds are visited first.
 
 use crate::algorithms::leases::Lease;
 use crate::limit::LARGEST;
 use crate::zone::backing::MappedBacking;
 use crate::zone::hold_records::is_replaceable;
-use crate::zone::journal::{DOUBT, HAND, HELD, PASSED, SOONEST};
+use crate::zone::journal::{HAND, HELD, PASSED, SOONEST, STALE};
 use crate::zone::pool::{KIND, Kind, halves, word_of};
 use crate::zone::tries::Trie;
 
-/// Cells that are looked at for each new hold, more than it takes, so that holds whose time is over do not pile up.
+/// How many cells are visited for each new hold, more than it takes, so that expired holds do not pile up.
 const TIDY: usize = 8;
 /// The word of a key that has its tag.
 const TAG: usize = 0;
@@ -17,29 +17,29 @@ const TAG: usize = 0;
 impl MappedBacking<'_> {
     /// When the first hold is forgotten; None where there is none.
     ///
-    /// All of them are looked at where the one that was first has changed, or was forgotten.
+    /// All holds are visited where the one that was first has changed, or was forgotten.
     #[cold]
     pub(super) fn soonest_us(&mut self) -> Option<i64> {
         if self.weight() == 0 {
             return None;
         }
-        if self.journal.word(SOONEST) & DOUBT != 0 {
+        if self.journal.word(SOONEST) & STALE != 0 {
             let first_us = self.each_hold().map(|cell| self.forget_us(cell)).min()?;
             self.journal.set(SOONEST, first_us as u64);
         }
         Some(self.soonest())
     }
 
-    /// A hold is about to be forgotten at another moment, or now.
+    /// Mark the first moment as stale, if a hold that is about to change determines it.
     #[inline(always)]
-    pub(super) fn doubt_soonest(&mut self, cell: u32) {
+    pub(super) fn mark_soonest_stale(&mut self, cell: u32) {
         let soonest = self.journal.word(SOONEST);
         if self.forget_us(cell) as u64 == soonest {
-            self.journal.set(SOONEST, soonest | DOUBT);
+            self.journal.set(SOONEST, soonest | STALE);
         }
     }
 
-    /// Look at a few holds, and forget those whose time is over.
+    /// Visit a few holds, and forget those whose time is over.
     #[inline]
     pub(super) fn tidy_holds(&mut self, now_us: i64) {
         if self.weight() != 0 && now_us >= self.soonest() {
@@ -47,7 +47,7 @@ impl MappedBacking<'_> {
         }
     }
 
-    /// Find a settled hold among the next few whose place a new one can take; whether there is one.
+    /// Find a settled hold among the next few that a new one can replace; returns whether there is one.
     #[inline]
     pub(super) fn find_replaceable(&mut self) -> bool {
         for _ in 0..TIDY {
@@ -70,7 +70,7 @@ impl MappedBacking<'_> {
         false
     }
 
-    /// Forget all whose time is over; if there is none, and `forget_settled`, one that is settled.
+    /// Forget all holds whose time is over; if there is none, and `forget_settled`, one that is settled.
     #[cold]
     pub(super) fn make_room_for_holds(&mut self, now_us: i64, forget_settled: bool) {
         let before = self.weight();
@@ -103,7 +103,7 @@ impl MappedBacking<'_> {
         }
     }
 
-    /// Look at so many cells at the most, on to the last one, and forget the holds whose time is over.
+    /// Visit up to `count` cells, until the last one, and forget the holds whose time is over.
     #[cold]
     fn sweep_holds(&mut self, count: usize, now_us: i64) {
         for _ in 0..count {
@@ -127,17 +127,17 @@ impl MappedBacking<'_> {
         }
     }
 
-    /// The cell at the hand, which goes on to the next one, and whether it is the last of a round.
+    /// The cell at the hand, which then moves to the next one, and whether it is the last of a round.
     #[inline]
     fn next_at_hand(&mut self) -> Option<(u32, bool)> {
         let (hand, chunks) = halves(self.journal.word(HAND));
         let cell = if hand == 0 { self.first_cell()? } else { hand };
-        let next = self.cell_behind(cell).unwrap_or(0);
+        let next = self.next_cell(cell).unwrap_or(0);
         self.journal.set(HAND, word_of(next, chunks));
         Some((cell, next == 0))
     }
 
-    /// The hand passes a hold that stays.
+    /// Record that the hand passes a hold that stays.
     #[inline]
     fn pass(&mut self, cell: u32) {
         let (forget_us, passed) = (self.forget_us(cell) as u64, self.journal.word(PASSED));
@@ -146,14 +146,14 @@ impl MappedBacking<'_> {
         }
     }
 
-    /// The hand has passed all cells; of some the moments have changed since.
+    /// Begin a new round: the hand has passed all cells; the moments of some may have changed since.
     fn end_round(&mut self) {
         let passed = self.journal.word(PASSED);
-        self.journal.set(SOONEST, if passed == 0 { 0 } else { passed | DOUBT });
+        self.journal.set(SOONEST, if passed == 0 { 0 } else { passed | STALE });
         self.journal.set(PASSED, 0);
     }
 
-    /// Forget a hold, and free what places it has; counts when it is committed.
+    /// Forget a hold, and free its places; takes effect when committed.
     pub(super) fn forget(&mut self, cell: u32) {
         let Some(mut record) = self.read_hold(cell) else {
             return;
@@ -171,26 +171,26 @@ impl MappedBacking<'_> {
                 let lease = Lease { until: record.until_us, number: u64::from(cell), places: held.cost() };
                 self.remove_lease(held.key, lease);
             }
-            if !self.let_key_go(held.key) {
+            if !self.release_key(held.key) {
                 self.remove_leaf(Trie::Keys, self.cell(held.key, TAG), held.key);
                 self.drop_cell(held.key);
             }
         }
-        self.doubt_soonest(cell);
+        self.mark_soonest_stale(cell);
         self.drop_hold(cell);
         let (weight, settled) = halves(self.journal.word(HELD));
         self.write_words(HELD, [word_of(weight.wrapping_sub(own), settled.wrapping_sub(was_settled))]);
     }
 
-    /// One hold fewer is of a key; whether there are others.
+    /// Count one hold fewer of a key; returns whether there are others.
     #[inline]
-    pub(super) fn let_key_go(&mut self, key: u32) -> bool {
+    pub(super) fn release_key(&mut self, key: u32) -> bool {
         let (kind, remembered) = halves(self.cell(key, KIND));
         self.write_cell(key, KIND, [word_of(kind, remembered.wrapping_sub(1))]);
         remembered > 1
     }
 
-    /// Whether more than one hold is of a key.
+    /// Whether a key has more than one hold.
     #[inline]
     fn has_other_holds(&self, key: u32) -> bool {
         let (kind, remembered) = halves(self.cell(key, KIND));
@@ -198,6 +198,6 @@ impl MappedBacking<'_> {
     }
 
     fn soonest(&self) -> i64 {
-        (self.journal.word(SOONEST) & !DOUBT).min(2 * LARGEST as u64) as i64
+        (self.journal.word(SOONEST) & !STALE).min(2 * LARGEST as u64) as i64
     }
 }

@@ -1,4 +1,4 @@
-//! The header of a zone's file: what makes it this zone, and whether this program can read it.
+//! The header of a zone's file: its identity, and whether this program can read it.
 
 use std::fs::File;
 use std::io;
@@ -10,12 +10,12 @@ use crate::zone::layout::{HEADER, Layout};
 
 /// "headgate" as bytes.
 const MAGIC: u64 = u64::from_ne_bytes(*b"headgate");
-/// The version of the layout of a zone that holds nothing; the next one had room for holds.
+/// The version of the layout of a zone without holds; the next one had room for holds.
 const PLAIN: u64 = 2;
-/// The version of one that has room for callers that wait.
+/// The version of a zone that has room for callers that wait.
 const WAITING: u64 = 4;
-/// The version of one whose tries have a node only where leaves differ. None above can be read; of those below, the
-/// ones without room for holds.
+/// The version of a zone whose tries have a node only where leaves differ. Higher versions cannot be read; lower ones
+/// can, if they have no room for holds.
 const NEWEST: u64 = 6;
 
 const WAY_OUT: &str = "name another path, or delete the file once no process uses it";
@@ -32,20 +32,20 @@ const AT_CREATED: usize = 10;
 const AT_MAX_HOLDS: usize = 11;
 const AT_SUM: usize = 15;
 
-/// What makes a zone this one and no other.
+/// What identifies a zone.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth {
     /// 128 secret random bits.
     pub seed: [u8; 16],
-    /// Which run of the system this is.
+    /// The id of this boot of the system.
     pub boot: [u8; 16],
-    /// What is added to the monotonic clock to have microseconds since the epoch, for all processes.
+    /// The offset from the monotonic clock to microseconds since the epoch, for all processes.
     pub anchor_us: i64,
-    /// The moment, in microseconds since the epoch.
+    /// The moment of its creation, in microseconds since the epoch.
     pub created_us: i64,
 }
 
-/// Write the header of a new zone; the word that makes it one comes last.
+/// Write the header of a new zone; the magic word comes last.
 pub fn write_header(map: &SharedMap, layout: &Layout, birth: &Birth) {
     let places = map.words::<WORDS>(HEADER);
     for (place, word) in places.iter().zip(words_of(layout, birth)).skip(1) {
@@ -75,7 +75,7 @@ fn words_of(layout: &Layout, birth: &Birth) -> [u64; WORDS] {
     words
 }
 
-/// The layout and birth that a file's header tells, or why it is no zone that can be used here.
+/// Read the layout and birth from a file's header, or why it is no zone that can be used here.
 pub fn read_header(file: &File, bytes: usize) -> io::Result<Result<(Layout, Birth), String>> {
     let mut page = [0; WORDS * 8];
     if bytes < page.len() {
@@ -108,15 +108,15 @@ pub fn read_header(file: &File, bytes: usize) -> io::Result<Result<(Layout, Birt
     if words[AT_SIZE] != bytes as u64 {
         return Ok(Err(format!("is damaged, it has {bytes} bytes instead of {}; {WAY_OUT}", words[AT_SIZE])));
     }
-    let whole = |at: usize| {
+    let bytes_at = |at: usize| {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&words[at].to_be_bytes());
         bytes[8..].copy_from_slice(&words[at + 1].to_be_bytes());
         bytes
     };
     let birth = Birth {
-        seed: whole(AT_SEED),
-        boot: whole(AT_BOOT),
+        seed: bytes_at(AT_SEED),
+        boot: bytes_at(AT_BOOT),
         anchor_us: words[AT_ANCHOR] as i64,
         created_us: words[AT_CREATED] as i64,
     };
@@ -125,7 +125,8 @@ pub fn read_header(file: &File, bytes: usize) -> io::Result<Result<(Layout, Birt
     Ok(layout.map(|layout| (layout, birth)))
 }
 
-/// What makes a zone of one machine unreadable on another: its words, its processor, its C library's locks.
+/// A number for what makes a zone of one machine unreadable on another: word size, processor, and the C library's
+/// locks.
 fn machine() -> u64 {
     let library = if cfg!(target_env = "gnu") { 1 } else { 2 };
     let kind =
@@ -133,7 +134,7 @@ fn machine() -> u64 {
     kind << 16 | u64::from(usize::BITS) << 8 | library
 }
 
-/// A sum over the header's words, to tell damage; no secret.
+/// A checksum of the header's words, to detect damage; not secret.
 fn sum(words: &[u64; WORDS]) -> u64 {
     let bytes: Vec<u8> = words[..AT_SUM].iter().flat_map(|word| word.to_le_bytes()).collect();
     Seed::new([0; 16]).text(&bytes).tag

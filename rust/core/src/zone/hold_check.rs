@@ -1,4 +1,4 @@
-//! Whether what a shard remembers of holds fits together: each cell in one place, each hold, key and lease found from
+//! Checking the consistency of a shard's holds: each cell is in one place, and each hold, key and lease is found from
 //! the others.
 //!
 //! Read from a file that any process may have written, so nothing here relies on anything.
@@ -14,24 +14,24 @@ use crate::zone::tries::{FANOUT, LEVELS, Trie, digit};
 
 type Checked = Result<(), &'static str>;
 
-/// What does not fit together among the holds of a shard. `is_limit` tells whether a number is that of a limit.
+/// Check the holds of a shard; the error is the first inconsistency. `is_limit` returns whether a number is a limit's.
 pub fn check(backing: &MappedBacking<'_>, is_limit: impl Fn(u32) -> bool) -> Checked {
     let cells = backing.journal.held.pool().len() / CHUNK_WORDS * CELLS_PER_CHUNK;
     let mut found = Found { backing, seen: vec![false; cells], keys: HashMap::new(), leases: HashMap::new() };
     if cells == 0 {
         return Ok(());
     }
-    found.see_free(FREE_CELLS)?;
-    found.see_free(LATER_CELLS)?;
+    found.visit_free(FREE_CELLS)?;
+    found.visit_free(LATER_CELLS)?;
     let (next, end) = halves(backing.journal.word(FRESH_CELLS));
-    (next..end.min(next.saturating_add(cells as u32 + 1))).try_for_each(|cell| found.see(cell))?;
+    (next..end.min(next.saturating_add(cells as u32 + 1))).try_for_each(|cell| found.visit(cell))?;
     let mut holds = Vec::new();
-    found.see_trie(Trie::Holds, backing.root(Trie::Holds), None, &mut holds)?;
+    found.visit_trie(Trie::Holds, backing.root(Trie::Holds), None, &mut holds)?;
     let in_trie = holds.len();
     for cell in backing.each_hold().filter(|cell| backing.is_found_by_cell(*cell)) {
-        found.see(cell)?;
+        found.visit(cell)?;
         if backing.hold_by_cell([0, 1].map(|word| backing.cell(cell, word))) != Some(cell) {
-            return Err("a hold whose id tells another cell");
+            return Err("a hold whose id names another cell");
         }
         holds.push(cell);
     }
@@ -41,14 +41,14 @@ pub fn check(backing: &MappedBacking<'_>, is_limit: impl Fn(u32) -> bool) -> Che
     }
     let (mut weight, mut settled) = (0, 0);
     for cell in holds {
-        let (own, is_settled) = found.see_hold(cell, &is_limit)?;
+        let (own, is_settled) = found.visit_hold(cell, &is_limit)?;
         weight += own;
         settled += u32::from(is_settled);
     }
     let mut keys = Vec::new();
-    found.see_trie(Trie::Keys, backing.root(Trie::Keys), None, &mut keys)?;
+    found.visit_trie(Trie::Keys, backing.root(Trie::Keys), None, &mut keys)?;
     for key in keys {
-        found.see_key(key)?;
+        found.visit_key(key)?;
     }
     if !found.keys.is_empty() {
         return Err("a hold of a key that is not there");
@@ -56,21 +56,21 @@ pub fn check(backing: &MappedBacking<'_>, is_limit: impl Fn(u32) -> bool) -> Che
     if (weight, settled) != halves(backing.journal.word(HELD)) {
         return Err("counts of holds that do not add up");
     }
-    if backing.damaged.take() { Err("a hold that cannot be") } else { Ok(()) }
+    if backing.damaged.take() { Err("an impossible hold") } else { Ok(()) }
 }
 
-/// What was found so far.
+/// What the check has found so far.
 struct Found<'held, 'zone> {
     backing: &'held MappedBacking<'zone>,
     seen: Vec<bool>,
-    /// How many limits of holds name each key.
+    /// The number of limits of holds that name each key.
     keys: HashMap<u32, u32>,
-    /// The leases that holds say they have, by key, end and number; their places.
+    /// The places of the leases that the holds have, by key, end and number.
     leases: HashMap<(u32, i64, u64), i64>,
 }
 
 impl Found<'_, '_> {
-    fn see(&mut self, cell: u32) -> Checked {
+    fn visit(&mut self, cell: u32) -> Checked {
         let number = (cell as usize).wrapping_sub(1);
         match self.seen.get_mut(number) {
             Some(seen) if !*seen && self.backing.journal.owns(number / CELLS_PER_CHUNK) => {
@@ -82,30 +82,30 @@ impl Found<'_, '_> {
         }
     }
 
-    fn see_kind(&mut self, cell: u32, kind: Kind) -> Checked {
-        self.see(cell)?;
+    fn visit_kind(&mut self, cell: u32, kind: Kind) -> Checked {
+        self.visit(cell)?;
         if self.backing.is(cell, kind) { Ok(()) } else { Err("a cell of holds of another kind") }
     }
 
-    fn see_free(&mut self, word: usize) -> Checked {
+    fn visit_free(&mut self, word: usize) -> Checked {
         let (mut cell, count) = halves(self.backing.journal.word(word));
         for _ in 0..count {
-            self.see(cell)?;
+            self.visit(cell)?;
             cell = self.backing.next_free(cell);
         }
         Ok(())
     }
 
-    /// What hangs at a cell, below a node of this level.
-    fn see_trie(&mut self, trie: Trie, cell: u32, above: Option<u32>, leaves: &mut Vec<u32>) -> Checked {
+    /// Visit the subtree at a cell, below a node of this level.
+    fn visit_trie(&mut self, trie: Trie, cell: u32, above: Option<u32>, leaves: &mut Vec<u32>) -> Checked {
         if cell == 0 {
             return Ok(());
         }
         if !self.backing.is_node(cell) {
             leaves.push(cell);
-            return self.see_kind(cell, if trie == Trie::Holds { Kind::Hold } else { Kind::Key });
+            return self.visit_kind(cell, if trie == Trie::Holds { Kind::Hold } else { Kind::Key });
         }
-        self.see(cell)?;
+        self.visit(cell)?;
         let level = self.backing.level_of(cell);
         if level >= LEVELS || above.is_some_and(|above| above >= level) {
             return Err("a trie whose levels are out of order");
@@ -113,7 +113,7 @@ impl Found<'_, '_> {
         let (first, mut children) = (leaves.len(), 0);
         for number in 0..FANOUT {
             let before = leaves.len();
-            self.see_trie(trie, self.backing.child(cell, number), Some(level), leaves)?;
+            self.visit_trie(trie, self.backing.child(cell, number), Some(level), leaves)?;
             children += u32::from(leaves.len() > before);
             let mut below = leaves[before..].iter();
             if below.any(|leaf| digit(self.backing.hash_of(trie, *leaf), level) != number) {
@@ -127,12 +127,12 @@ impl Found<'_, '_> {
         }
     }
 
-    /// A hold that is met for the first time: its parts, and whether it is settled.
-    fn see_hold(&mut self, cell: u32, is_limit: &impl Fn(u32) -> bool) -> Result<(u32, bool), &'static str> {
+    /// Visit a hold; returns its number of parts, and whether it is settled.
+    fn visit_hold(&mut self, cell: u32, is_limit: &impl Fn(u32) -> bool) -> Result<(u32, bool), &'static str> {
         for more in self.backing.chain_cells(cell) {
-            self.see(more)?;
+            self.visit(more)?;
         }
-        let mut record = self.backing.read_hold(cell).ok_or("a hold that cannot be")?;
+        let mut record = self.backing.read_hold(cell).ok_or("an impossible hold")?;
         record.keys().for_each(|key| *self.keys.entry(key).or_default() += 1);
         let weight = record.weight() as u32;
         record.expand();
@@ -150,15 +150,15 @@ impl Found<'_, '_> {
         Ok((weight, record.settled))
     }
 
-    /// A key, with its leases: all of them are of holds that say so; a hold's may be over, and gone.
-    fn see_key(&mut self, key: u32) -> Checked {
+    /// Visit a key with its leases, each of which must belong to a hold; an expired lease of a hold may be missing.
+    fn visit_key(&mut self, key: u32) -> Checked {
         let (_, remembered) = halves(self.backing.cell(key, KIND));
         if self.keys.remove(&key) != Some(remembered) {
             return Err("a key with another number of holds");
         }
         let (mut leases, mut at, mut left) = (Vec::new(), key, self.seen.len());
         while let Some(next) = self.backing.next_lease(at, 0, &mut left) {
-            self.see(next)?;
+            self.visit(next)?;
             leases.push((next, self.backing.lease(next)));
             at = next;
         }

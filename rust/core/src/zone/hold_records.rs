@@ -1,4 +1,4 @@
-//! How a hold is written in cells: of one limit in one cell; of many in that and in a chain of more.
+//! The format of a hold in cells: of one limit in one cell; of many in that and in a chain of further cells.
 
 use std::sync::Arc;
 
@@ -14,33 +14,33 @@ use crate::zone::share_words::{share_of_words, words_of_share};
 const UNTIL: usize = 2;
 /// When it is forgotten.
 pub const FORGET: usize = 3;
-/// What is settled of one limit; of many the first cell of the chain, and its words.
+/// The actual units of one limit; of many the first cell of the chain, and the number of its words.
 const ACTUAL: usize = 5;
-/// The key of one limit; of many their parts.
+/// The key of one limit; of many the number of parts.
 const KEY: usize = 6;
 const COST: usize = 7;
 const MARKED: usize = 8;
 const REFUNDS: usize = 10;
 const ANSWERED: usize = 11;
 
-/// What the word of the kind says of a hold, above its lowest byte; its upper half is the number of the limit.
+/// The flags in the kind word of a hold, above its lowest byte; the upper half is the number of the limit.
 const SETTLED: u64 = 1 << 8;
 const AT_ONCE: u64 = 1 << 9;
 const PASSED: u64 = 1 << 10;
 pub(super) const SHADOW: u64 = 1 << 11;
 pub(super) const IN_FLIGHT: u64 = 1 << 12;
 const MANY: u64 = 1 << 13;
-/// Its id tells its cell.
+/// The id contains the cell.
 pub(super) const BY_CELL: u64 = 1 << 14;
 
-/// Whether a word of a kind is that of a settled hold that another one can take the place of, once its key is seen to.
+/// Whether a kind word is that of a settled hold that a new one can replace, once its key is released.
 #[inline(always)]
 pub fn is_replaceable(kind: u64) -> bool {
     kind & (0xff | SETTLED | MANY | BY_CELL) == Kind::Hold as u64 | SETTLED | BY_CELL
 }
 
-/// The words of a chain's cell that say something, and the one that links them.
-const SAYING: [usize; 13] = [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13];
+/// The words of a chain's cell that hold data, and the one that links the cells.
+const DATA_WORDS: [usize; 13] = [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13];
 const NEXT: usize = 14;
 
 impl MappedBacking<'_> {
@@ -54,7 +54,7 @@ impl MappedBacking<'_> {
                 let first = self.fill_chain(&words);
                 [word_of(first, words.len() as u32), u64::from(share.weight), 0, 0, 0, 0, 0, 0, 0, 0]
             }
-            Content::Settled(_) => [0; 10], // never in a zone, whose cells stay
+            Content::Settled(_) => [0; 10], // never in a zone, whose cells do not shrink
         };
         (ACTUAL..).zip(words).for_each(|(word, value)| self.fill(cell, word, value));
         self.fill(cell, UNTIL, record.until_us as u64);
@@ -62,12 +62,12 @@ impl MappedBacking<'_> {
         self.fill(cell, KIND, kind_of(record));
     }
 
-    /// Overwrite a hold: its id stays. What is as long as before is written over what was.
+    /// Overwrite a hold: its id stays. A chain of the same length is overwritten in place.
     pub(super) fn write_hold(&mut self, cell: u32, record: &Record) {
         let was_many = self.cell(cell, KIND) & MANY != 0;
         let former = halves(self.cell(cell, ACTUAL));
         let kind = kind_of(record) | self.cell(cell, KIND) & BY_CELL;
-        self.doubt_soonest(cell);
+        self.mark_soonest_stale(cell);
         self.write_cell(cell, UNTIL, [record.until_us as u64, record.forget_us as u64, kind]);
         match &record.content {
             Content::One(one) => {
@@ -97,11 +97,11 @@ impl MappedBacking<'_> {
     /// Settle a hold of one limit; if it had places in flight, they no longer are.
     pub(super) fn write_settled(&mut self, cell: u32, forget_us: i64, actual: i64) {
         let kind = self.cell(cell, KIND) & !IN_FLIGHT | SETTLED;
-        self.doubt_soonest(cell);
+        self.mark_soonest_stale(cell);
         self.write_cell(cell, FORGET, [forget_us as u64, kind, actual as u64]);
     }
 
-    /// Let the cells of a hold go.
+    /// Drop the cells of a hold.
     pub(super) fn drop_hold(&mut self, cell: u32) {
         if self.cell(cell, KIND) & MANY != 0 {
             self.drop_chain(halves(self.cell(cell, ACTUAL)));
@@ -147,7 +147,7 @@ impl MappedBacking<'_> {
         self.cell(cell, KEY) as u32
     }
 
-    /// Whether a hold is found by the cell that its id tells, not by the trie.
+    /// Whether a hold is found by the cell in its id, not by the trie.
     #[inline]
     pub(super) fn is_found_by_cell(&self, cell: u32) -> bool {
         self.cell(cell, KIND) & BY_CELL != 0
@@ -158,7 +158,7 @@ impl MappedBacking<'_> {
         self.cell(cell, KIND) & SETTLED != 0
     }
 
-    /// A hold; None where there is none that can be.
+    /// Read a hold; None where there is no possible one.
     pub(super) fn read_hold(&self, cell: u32) -> Option<Record> {
         if !self.is(cell, Kind::Hold) {
             return None;
@@ -169,7 +169,7 @@ impl MappedBacking<'_> {
                 part: self.part_of_one(cell),
                 key: self.cell(cell, KEY) as u32,
                 actual: self.cell(cell, ACTUAL) as i64,
-                // No call can ask again for what has no name, so that its answer is not kept.
+                // A request without a name cannot be repeated, so its answer is not stored.
                 answered: if kind & BY_CELL != 0 {
                     [0; 4]
                 } else {
@@ -198,12 +198,12 @@ impl MappedBacking<'_> {
         })
     }
 
-    /// The cells of a hold's chain, for what looks at all of them.
+    /// The cells of a hold's chain, for checks of all cells.
     pub(super) fn chain_cells(&self, cell: u32) -> SmallVec<[u32; 4]> {
         let mut cells = SmallVec::new();
         if self.cell(cell, KIND) & MANY != 0 {
             let (mut at, words) = halves(self.cell(cell, ACTUAL));
-            for _ in 0..(words as usize).div_ceil(SAYING.len()) {
+            for _ in 0..(words as usize).div_ceil(DATA_WORDS.len()) {
                 if !self.is(at, Kind::More) {
                     break;
                 }
@@ -225,9 +225,9 @@ impl MappedBacking<'_> {
 
     fn fill_chain(&mut self, words: &[u64]) -> u32 {
         let mut next = 0;
-        for part in words.chunks(SAYING.len()).rev() {
+        for part in words.chunks(DATA_WORDS.len()).rev() {
             let cell = self.take_cell(Kind::More);
-            SAYING.iter().zip(part).for_each(|(word, value)| self.fill(cell, *word, *value));
+            DATA_WORDS.iter().zip(part).for_each(|(word, value)| self.fill(cell, *word, *value));
             self.fill(cell, NEXT, u64::from(next));
             next = cell;
         }
@@ -236,11 +236,11 @@ impl MappedBacking<'_> {
 
     fn overwrite_chain(&mut self, first: u32, words: &[u64]) {
         let mut cell = first;
-        for part in words.chunks(SAYING.len()) {
+        for part in words.chunks(DATA_WORDS.len()) {
             if !self.is(cell, Kind::More) {
                 return;
             }
-            for (word, value) in SAYING.iter().zip(part) {
+            for (word, value) in DATA_WORDS.iter().zip(part) {
                 if self.cell(cell, *word) != *value {
                     self.write_cell(cell, *word, [*value]);
                 }
@@ -251,7 +251,7 @@ impl MappedBacking<'_> {
 
     fn drop_chain(&mut self, (first, words): (u32, u32)) {
         let mut cell = first;
-        for _ in 0..(words as usize).div_ceil(SAYING.len()) {
+        for _ in 0..(words as usize).div_ceil(DATA_WORDS.len()) {
             if !self.is(cell, Kind::More) {
                 return;
             }
@@ -270,7 +270,7 @@ impl MappedBacking<'_> {
             if !self.is(cell, Kind::More) {
                 return None;
             }
-            words.extend(SAYING.map(|word| self.cell(cell, word)));
+            words.extend(DATA_WORDS.map(|word| self.cell(cell, word)));
             cell = self.cell(cell, NEXT) as u32;
         }
         words.truncate(count as usize);

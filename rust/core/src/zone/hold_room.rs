@@ -7,25 +7,25 @@ use crate::zone::journal::{self, COUNTED};
 use crate::zone::pool::CELLS_PER_CHUNK;
 use crate::zone::shards::{Guard, MappedShards};
 
-/// Cells that a hold takes, beside those of its limits; and for each of those.
+/// The cells that a hold takes, besides those of its limits; and the cells of each limit.
 const CELLS_OF_HOLD: usize = 3;
 const CELLS_OF_LIMIT: usize = 5;
 
-/// Holds that another shard forgets at the most, before the next one is asked: what it has in one chunk.
+/// The most holds that another shard forgets before the next one is tried: twice those of one chunk.
 const MOST_FORGOTTEN: usize = 2 * CELLS_PER_CHUNK;
 
-/// What room is looked for in, at one moment.
+/// A search for room, at one moment.
 pub struct HoldRoom<'zone> {
     /// The shards of the zone.
     pub shards: &'zone MappedShards,
-    /// The written choice for a full zone.
+    /// The configured choice for a full zone.
     pub on_full: OnFull,
     /// The moment.
     pub now_us: i64,
 }
 
 impl HoldRoom<'_> {
-    /// Reserve room for one more part of a hold of so many limits.
+    /// Reserve room for one more part of a hold of this many limits.
     #[inline]
     pub fn reserve(&self, shard: &mut Guard<'_>, limits: usize) -> Result<(), Full> {
         let cells = (CELLS_OF_HOLD + limits * CELLS_OF_LIMIT) as u32;
@@ -34,7 +34,7 @@ impl HoldRoom<'_> {
         if self.count_one(shard) && shard.backing.reserve_cells(cells) { Ok(()) } else { self.make_room(shard, cells) }
     }
 
-    /// Reserve room for a hold of one limit: where the zone is full, that of a settled one which is at hand.
+    /// Reserve room for a hold of one limit: where the zone is full, that of a settled one near the clock's hand.
     #[inline(always)]
     pub fn reserve_one(&self, shard: &mut Guard<'_>) -> Result<(), Full> {
         if self.on_full == OnFull::Forget
@@ -53,7 +53,7 @@ impl HoldRoom<'_> {
         shard.backing.reserve_cells((CELLS_OF_HOLD + CELLS_OF_LIMIT) as u32) && shard.backing.find_replaceable()
     }
 
-    /// Forget holds whose time is over, or that the written choice lets go, here and then elsewhere.
+    /// Forget holds whose time is over, or settled ones (`OnFull::Forget`), here and then in other shards.
     #[cold]
     fn make_room(&self, shard: &mut Guard<'_>, cells: u32) -> Result<(), Full> {
         settle_holds(&self.shards.file, shard);
@@ -68,7 +68,7 @@ impl HoldRoom<'_> {
                 break;
             }
         }
-        // Behind this shard first, so that no shard has to forget more than the others.
+        // From the next shard on, so that no shard has to forget more than the others.
         let (count, own) = (self.shards.count(), shard.backing.journal.held.number);
         let others = || (1..count).map(|behind| (own + behind) % count);
         for mut other in others().filter_map(|shard_number| self.shards.try_lock(shard_number)) {
@@ -102,8 +102,8 @@ impl HoldRoom<'_> {
         reserved
     }
 
-    /// Forget the holds of a shard whose time is over; if there is none, one that is settled. How long until the
-    /// first of those that stay is forgotten.
+    /// Forget the holds of a shard whose time is over; if there is none, one that is settled. Returns the time until
+    /// the first of the remaining ones is forgotten.
     fn forget_some(&self, shard: &mut Guard<'_>) -> Option<i64> {
         shard.backing.make_room_for_holds(self.now_us, self.on_full == OnFull::Forget);
         settle_holds(&self.shards.file, shard);
@@ -137,7 +137,7 @@ impl HoldRoom<'_> {
     }
 }
 
-/// Bring the count of holds in line with a shard. Where its process dies in between, the count stays too high.
+/// Update the count of holds to a shard. Where the process dies in between, the count stays too high.
 #[inline]
 pub fn settle_holds(file: &ZoneFile, shard: &mut Guard<'_>) {
     let (held, counted) = (u64::from(shard.backing.weight()), shard.backing.journal.word(COUNTED));

@@ -1,12 +1,12 @@
-//! What a shard of a zone remembers of holds: see `holding::store`. It is in cells of the zone's pool, shared by all
-//! processes; what is forgotten here on the way counts at once, all else with the decision that it is part of.
+//! The holds of a shard of a zone: see `holding::store`. They are in cells of the zone's pool, shared by all processes.
+//! Forgetting expired holds takes effect at once, all else with the decision that it is part of.
 
 use crate::algorithms::leases::Lease;
 use crate::holding::record::{ForgottenShare, HoldId, One, Record};
 use crate::holding::share::Part;
 use crate::holding::store::{HeldKey, HoldStore, IdSource, NewHold};
 use crate::zone::backing::MappedBacking;
-use crate::zone::journal::{DOUBT, FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS, PASSED, SOONEST};
+use crate::zone::journal::{FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS, PASSED, SOONEST, STALE};
 use crate::zone::lease_list::ZoneLeases;
 use crate::zone::pool::{CELL_WORDS, KIND, Kind, halves, word_of};
 use crate::zone::tries::{Trie, hash_of_id};
@@ -59,7 +59,7 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
         self.write_words(HELD, [word_of(weight, settled)]);
     }
 
-    /// Its parts stay as they are.
+    /// The parts of the hold stay as they are.
     fn settle(&mut self, number: u32, loaded: Record, actuals: &[i64], now_us: i64) {
         let mut record = loaded;
         let more = u32::from(!record.settled);
@@ -193,10 +193,10 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
     }
 
     fn forget_hold(&mut self, number: u32) -> Option<ForgottenShare> {
-        let apart = self.read_hold(number)?.forgotten_share();
+        let forgotten = self.read_hold(number)?.forgotten_share();
         self.forget(number);
         self.journal.commit();
-        apart
+        forgotten
     }
 
     fn forget_tag(&mut self, tag: u64) -> Vec<ForgottenShare> {
@@ -210,7 +210,7 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
 }
 
 impl MappedBacking<'_> {
-    /// How many parts there are of all holds.
+    /// The number of parts of all holds.
     pub(super) fn weight(&self) -> u32 {
         halves(self.journal.word(HELD)).0
     }
@@ -218,28 +218,28 @@ impl MappedBacking<'_> {
     /// All holds, in the order of their cells.
     pub(super) fn each_hold(&self) -> impl Iterator<Item = u32> + '_ {
         let cells = self.journal.held.pool().len() / CELL_WORDS;
-        let each = std::iter::successors(self.first_cell(), |cell| self.cell_behind(*cell)).take(cells);
+        let each = std::iter::successors(self.first_cell(), |cell| self.next_cell(*cell)).take(cells);
         each.filter(|cell| self.is_hold(*cell))
     }
 
-    /// The hold of an id that does not tell its cell.
+    /// The hold of an id that does not contain its cell.
     fn hold_in_trie(&self, own: [u64; 2]) -> Option<u32> {
         let cell = self.leaf(Trie::Holds, hash_of_id(own))?;
         (own == [0, 1].map(|word| self.cell(cell, word)) && self.is(cell, Kind::Hold)).then_some(cell)
     }
 
-    /// A hold is added that is forgotten at this moment.
+    /// Update the moments for a new hold that is forgotten at `forget_us`.
     #[inline(always)]
     fn note_forget_us(&mut self, forget_us: i64) {
         for word in [SOONEST, PASSED] {
-            let moment = self.journal.word(word) & !DOUBT;
+            let moment = self.journal.word(word) & !STALE;
             if moment == 0 || forget_us < moment as i64 {
                 self.journal.set(word, forget_us as u64);
             }
         }
     }
 
-    /// Take a cell for a hold of one limit that is open: in the place of another one, if one was found.
+    /// Take a cell for an open hold of one limit: that of a replaceable hold, if one was found.
     #[inline(always)]
     fn take_cell_of_hold(&mut self, key: u32, is_last: bool) -> u32 {
         let former = std::mem::take(&mut self.replaceable);
@@ -249,16 +249,16 @@ impl MappedBacking<'_> {
             self.remember(key);
             return self.take_cell(Kind::Hold);
         }
-        self.doubt_soonest(former);
+        self.mark_soonest_stale(former);
         let former_key = self.key_cell(former);
         if former_key != key {
-            self.let_key_go(former_key);
+            self.release_key(former_key);
             self.remember(key);
         }
         self.take_cell_for(former, is_last)
     }
 
-    /// Note the numbers of the limits that holds name.
+    /// Mark the numbers of the limits that holds name.
     pub(super) fn note_named_by_holds(&self, named: &mut [bool]) {
         let mut note = |number: u32| {
             if let Some(named) = named.get_mut(number as usize) {
@@ -271,7 +271,7 @@ impl MappedBacking<'_> {
         }
     }
 
-    /// One more hold is of a key.
+    /// Count one more hold of a key.
     fn remember(&mut self, key: u32) {
         if self.is(key, Kind::Key) {
             let (kind, remembered) = halves(self.cell(key, KIND));
@@ -279,7 +279,7 @@ impl MappedBacking<'_> {
         }
     }
 
-    /// What is kept of a tag.
+    /// The key cell of a tag.
     #[inline]
     pub(super) fn key_of(&self, tag: u64) -> Option<u32> {
         let key = self.leaf(Trie::Keys, tag)?;
@@ -291,7 +291,7 @@ impl MappedBacking<'_> {
         self.root(Trie::Holds) == 0 && self.root(Trie::Keys) == 0 && self.weight() == 0
     }
 
-    /// Chunks that this shard has of the pool, of which none is needed.
+    /// Whether this shard has chunks of the pool and needs none.
     pub(super) fn has_idle_chunks(&self) -> bool {
         self.holds_nothing() && [FREE_CELLS, LATER_CELLS, FRESH_CELLS].iter().any(|word| self.journal.word(*word) != 0)
     }

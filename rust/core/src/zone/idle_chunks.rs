@@ -1,4 +1,4 @@
-//! Chunks in which no cell is in use: a shard gives them back to the pool where another one needs room.
+//! Idle chunks, in which no cell is in use: a shard returns them to the pool where another one needs room.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,10 +10,10 @@ use crate::zone::pool::{
 };
 
 impl MappedBacking<'_> {
-    /// Give the chunks back in which no cell is in use; whether there was one. Nothing is half done.
+    /// Return idle chunks to the pool; returns whether there was one. Nothing uncommitted may be pending.
     ///
-    /// Each single store leaves the shard whole. A process that is killed on the way leaves cells that are free and in no
-    /// list: they are found when this is done again, or when the shard has no hold left.
+    /// Each single store leaves the shard consistent. A process that is killed on the way leaves free cells that are in
+    /// no list: they are found when this runs again, or when the shard has no hold left.
     #[cold]
     pub(super) fn give_idle_chunks_back(&mut self) -> bool {
         let free: usize =
@@ -28,7 +28,7 @@ impl MappedBacking<'_> {
         }
         self.write_words(FREE_CELLS, [0; 3]);
         self.journal.commit();
-        // The hand begins anew, and the chain has those alone that are used: before a chunk is idle, none names it.
+        // The hand begins anew, and the chain links only the chunks in use, before the idle ones are returned.
         let first = used.first().map_or(0, |chunk| *chunk as u32 + 1);
         let links = used.iter().skip(1).map(|chunk| *chunk as u64 + 1).chain([0]);
         for (chunk, link) in used.iter().zip(links) {

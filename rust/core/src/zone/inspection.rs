@@ -1,7 +1,7 @@
-//! Looking into a zone while other processes use it, and checking all of it.
+//! Inspecting a zone while other processes use it, and checking all of it.
 
 use crate::algorithms::concurrent;
-use crate::algorithms::leases::AskedLeases;
+use crate::algorithms::leases::LeaseRequest;
 use crate::algorithms::transition::{self, ANY, Reading, measured_us};
 use crate::hash::KeyHash;
 use crate::holding::store::HoldStore;
@@ -17,24 +17,24 @@ use crate::zone::journal;
 use crate::zone::shards::Unusable;
 use crate::zone::storage::ZoneStorage;
 
-/// What a zone holds of one key under one limit.
-pub struct Looked {
-    /// The limit's place among those that are known.
+/// The state of one key under one limit in a zone.
+pub struct KeyState {
+    /// The index of the limit among the known ones.
     pub place: usize,
-    /// Its own numbers for a cost of 0.
+    /// The reading for a cost of 0.
     pub reading: Reading,
     /// Whether the last decision was a refusal.
     pub refused: bool,
 }
 
 impl ZoneStorage {
-    /// Go through all states and logs. The first thing that does not fit, or Stuck where a shard is not to be had.
+    /// Check all states, logs and holds. Returns the first fault, or Stuck where a shard cannot be had.
     pub fn check(&self) -> Result<Result<(), String>, Unusable> {
         if let Err(fault) = self.shards.file.catalog().check() {
             return Ok(Err(fault));
         }
         for shard_number in 0..self.layout().shards.count {
-            // A shard that is not whole is mended first.
+            // Locking a shard mends it first if it is inconsistent.
             let checked = match self.lock(shard_number) {
                 Ok(guard) => check(&guard.backing, |number| self.limits().of(number))
                     .and_then(|()| hold_check::check(&guard.backing, |number| self.limits().of(number).is_some())),
@@ -53,19 +53,19 @@ impl ZoneStorage {
         self.shards.file.catalog().all()
     }
 
-    /// What is held of a key, under every limit that is known.
-    pub fn look(&self, key: KeyHash, now_us: i64) -> Result<Vec<Looked>, Unusable> {
+    /// The states of a key, under every known limit.
+    pub fn inspect(&self, key: KeyHash, now_us: i64) -> Result<Vec<KeyState>, Unusable> {
         let known = self.known();
         let shard = self.lock(self.shard_of(key))?;
-        let looked = known.iter().enumerate().filter_map(|(place, registered)| {
+        let states = known.iter().enumerate().filter_map(|(place, registered)| {
             if registered.limit.algorithm == Algorithm::Concurrent {
                 let leases = shard.backing.holds()?.leases(key.tag_under(registered.salt))?;
-                let asked = AskedLeases { leases: Some(leases), until: None };
-                let state = concurrent::roll(&registered.limit, asked, now_us);
+                let request = LeaseRequest { leases: Some(leases), until: None };
+                let state = concurrent::roll(&registered.limit, request, now_us);
                 let measured = concurrent::measure(&registered.limit, &state, now_us);
                 let (remaining, reset_after_us, next_after_us) = measured_us(&registered.limit, measured, now_us);
                 let reading = Reading { remaining, reset_after_us, next_after_us, ..Reading::default() };
-                return Some(Looked { place, reading, refused: false });
+                return Some(KeyState { place, reading, refused: false });
             }
             let Place::Found(index) = shard.find(key.tag_under(registered.salt)) else {
                 return None;
@@ -82,11 +82,11 @@ impl ZoneStorage {
             );
             let (remaining, reset_after_us, next_after_us) = transition::measure::<_, ANY>(limit, &state, now_us);
             let reading = Reading { remaining, reset_after_us, next_after_us, ..Reading::default() };
-            Some(Looked { place, reading, refused: slot.refused() })
+            Some(KeyState { place, reading, refused: slot.refused() })
         });
-        let looked = looked.collect();
+        let states = states.collect();
         shard.check_with_holds()?;
-        Ok(looked)
+        Ok(states)
     }
 
     /// Log blocks that are held, and how many there are.

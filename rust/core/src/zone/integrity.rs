@@ -1,4 +1,4 @@
-//! Whether what lies in a shard fits together: slots in their order, logs that are whole, blocks each in one place.
+//! Checking the consistency of a shard: slots are in order, logs are complete, and each block is in one place.
 //!
 //! Read from a file that any process may have written, so nothing here relies on anything.
 
@@ -12,7 +12,7 @@ use crate::shard::home;
 use crate::zone::backing::MappedBacking;
 use crate::zone::chain::ChainWalk;
 
-/// What does not fit together in a shard. `limit_of` tells of a limit's number, None for no limit.
+/// Check a shard; the error is the first inconsistency. `limit_of` returns the limit of a number.
 pub fn check(backing: &MappedBacking<'_>, limit_of: impl Fn(u32) -> Option<Limit>) -> Result<(), &'static str> {
     let (slots, blocks, made) = (backing.slots(), backing.blocks(), backing.journal.made_blocks());
     let Head { used, free, held, .. } = backing.head();
@@ -35,13 +35,13 @@ pub fn check(backing: &MappedBacking<'_>, limit_of: impl Fn(u32) -> Option<Limit
         if limit.algorithm == Algorithm::SlidingLog {
             in_chains += check_log(slot, blocks, &mut seen)?;
         } else if !is_sound(&limit, slot.fields()) {
-            return Err("a state that cannot be");
+            return Err("an impossible state");
         }
     }
     let mut next = free;
     while next != NIL {
-        seen.see(next)?;
-        next = blocks[next as usize].next; // which was seen to be one
+        seen.visit(next)?;
+        next = blocks[next as usize].next; // `visit` has checked that it exists
     }
     if found != used || in_chains != held as usize || !seen.all() {
         return Err("counts that do not add up");
@@ -49,7 +49,7 @@ pub fn check(backing: &MappedBacking<'_>, limit_of: impl Fn(u32) -> Option<Limit
     Ok(())
 }
 
-/// What does not fit together in a log; else how many blocks it has.
+/// Check a log; returns how many blocks it has.
 fn check_log(slot: &Slot, blocks: &[Block], seen: &mut Seen) -> Result<usize, &'static str> {
     let chain = slot.fields();
     if let Some(entries) = SlotEntries::read(chain) {
@@ -59,7 +59,7 @@ fn check_log(slot: &Slot, blocks: &[Block], seen: &mut Seen) -> Result<usize, &'
     let mut walk = ChainWalk::new(blocks, chain);
     for (at, index) in &mut walk {
         if at != block {
-            seen.see(at)?;
+            seen.visit(at)?;
             held += 1;
             block = at;
         }
@@ -73,11 +73,11 @@ fn check_log(slot: &Slot, blocks: &[Block], seen: &mut Seen) -> Result<usize, &'
     if walk.ended && units == chain[1] { Ok(held) } else { Err("a log that is not whole") }
 }
 
-/// The blocks that were met so far.
+/// The blocks that were visited so far.
 struct Seen(Vec<bool>);
 
 impl Seen {
-    fn see(&mut self, block: u32) -> Result<(), &'static str> {
+    fn visit(&mut self, block: u32) -> Result<(), &'static str> {
         match self.0.get_mut(block as usize) {
             Some(seen) if !*seen => {
                 *seen = true;

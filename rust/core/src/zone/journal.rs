@@ -1,12 +1,12 @@
-//! What is noted in a shard of a mapped file, so that it outlives the processes that write it.
+//! The journal of a shard of a mapped file, with which the shard survives the death of processes that write it.
 //!
-//! A process may be killed between any two stores. What it wrote of a charge is then taken back from
-//! the shard's records: every word is noted there before it is overwritten, and one store, `commit`,
-//! makes the charge count and the records void. What moves slots or times is noted as a step, and
-//! carried on by the process that finds it half done. Nothing is done in a shard that is not whole.
+//! A process may be killed between any two stores. What it wrote of a charge is then undone from
+//! the shard's records: every word is saved there before it is overwritten, and one store, `commit`,
+//! makes the charge take effect and the records void. A move of slots or times is recorded as a step, and
+//! finished by the process that finds it unfinished. Nothing else is done in an inconsistent shard.
 //!
-//! The charges of one decision in several shards count together: the first shard, their leader, has
-//! the word that says so.
+//! The charges of one decision in several shards take effect together: the first shard, their leader,
+//! has the word that decides.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,10 +14,10 @@ use crate::encoding::block::{NIL, PER_BLOCK, places};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::Chain;
 use crate::memory::shared::{HeldShard, RECORDS, SHARD_WORDS, Words, put, set};
-use crate::zone::chain::is_whole_chain;
+use crate::zone::chain::reaches_end;
 use crate::zone::pool::{CELL_WORDS, CHUNK_WORDS, KIND as KIND_WORD};
 
-/// What is going on in a shard: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is whole.
+/// The activity in a shard: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is consistent.
 const STATE: usize = 0;
 /// Decisions that this shard has led.
 const TURN: usize = 1;
@@ -29,37 +29,37 @@ pub(super) const FREE: usize = 4;
 pub(super) const MADE: usize = 5;
 /// The leader's turn that the records of this shard belong to.
 const FOLLOWS: usize = 6;
-/// The last turn of this shard whose charges count.
+/// The last turn of this shard whose charges took effect.
 const DECIDED: usize = 7;
 /// The shards that follow in this shard's turn, as bits.
 const FOLLOWERS: usize = 8;
-/// How far a step has come.
+/// The progress of a step.
 const DONE: usize = 9;
-/// What a step is done to: three words, or the words of a slot.
+/// The arguments of a step: three words, or the words of a slot.
 const ARGUMENT: usize = 10;
 /// Slots in use once a step is done.
 const USED_AFTER: usize = 14;
-/// The times of the last two entries that were moved, as they were.
+/// The former times of the last two entries that were moved.
 const TIMES: usize = 15;
 /// Parts of holds, and holds that are settled.
 pub(super) const HELD: usize = 17;
-/// The first cell that is free, and how many are.
+/// The first free cell, and how many there are.
 pub(super) const FREE_CELLS: usize = 18;
-/// The same of cells that are free once a decision counts.
+/// The same of cells that are free once a decision is committed.
 pub(super) const LATER_CELLS: usize = 19;
 /// The next cell that was never taken, and the end of those.
 pub(super) const FRESH_CELLS: usize = 20;
 /// The tries of holds and of keys: their first cells.
 pub(super) const TRIES: usize = 21;
-/// The moment when the first hold is forgotten; with `DOUBT` no hold is before it, and all may be later.
+/// The moment when the first hold is forgotten; with `STALE` a lower bound of it.
 pub(super) const SOONEST: usize = 22;
 /// The bit of `SOONEST` that no moment has.
-pub(super) const DOUBT: u64 = 1 << 63;
+pub(super) const STALE: u64 = 1 << 63;
 /// No hold that the clock's hand has passed is forgotten before this moment.
 pub(super) const PASSED: usize = 23;
-/// The cell that the hand is at, 0 before the first; and the number of the first chunk of this shard, and one more.
+/// The cell that the clock's hand is at, 0 before the first; and 1 plus the number of this shard's first chunk.
 pub(super) const HAND: usize = 24;
-/// Parts of holds that the zone has counted of this shard.
+/// The parts of this shard's holds that the zone's count includes.
 pub(super) const COUNTED: usize = 25;
 
 const STEP: u32 = 32;
@@ -70,47 +70,47 @@ const SHIFT: u64 = 3;
 const CLEAR: u64 = 4;
 const LEAD: u64 = 5;
 
-/// What a record holds the former words of.
+/// What a record has the former words of.
 pub(super) const SLOT: u64 = 1 << 56;
 pub(super) const ENTRY: u64 = 2 << 56;
 pub(super) const LINK: u64 = 3 << 56;
 pub(super) const BLOCKS: u64 = 4 << 56;
-/// Of how many words, in the byte below, and from which one on.
+/// The byte below has the number of words, the rest the first one.
 pub(super) const WORDS: u64 = 5 << 56;
 pub(super) const CELL: u64 = 6 << 56;
 pub(super) const CHUNK: u64 = 7 << 56;
-/// An entry of a log that was taken out, and how many of those behind have moved.
+/// An entry of a log that was taken out, and how many of the later ones have moved.
 const TAKEN_OUT: u64 = 8 << 56;
-/// An entry that was put in before so many, and how many of those are still to be moved.
+/// An entry that was put into a log, the number of later ones, and how many of those are still to be moved.
 const PUT_IN: u64 = 9 << 56;
 const KIND: u64 = 0xff << 56;
 
-/// Records that charging one check takes at the most.
+/// The most records that charging one check takes.
 pub const RECORDS_OF_LOG: usize = 7;
 /// Records that charging one check takes, if it is not a log.
 pub const RECORDS_OF_NUMBERS: usize = 1;
-/// Records that holding takes at the most for each limit, its charge included.
+/// The most records that holding takes for each limit, its charge included.
 pub const RECORDS_OF_HELD_LIMIT: usize = 20;
 /// Records that holding takes beside those of its limits.
 pub const RECORDS_OF_HOLD: usize = 16;
-/// Records of all checks of a decision in one shard.
+/// The most records of all checks of a decision in one shard.
 pub const MOST_RECORDS: usize = RECORDS;
 
-/// A shard that is held, with its notes.
+/// A locked shard, with its records.
 pub struct Journal<'zone> {
     pub(super) held: HeldShard<'zone>,
 }
 
 impl<'zone> Journal<'zone> {
-    /// Of a shard that is held.
+    /// The journal of a locked shard.
     #[inline(always)]
     pub fn new(held: HeldShard<'zone>) -> Self {
         Self { held }
     }
 
-    /// Whether nothing is half done here.
+    /// Whether nothing is unfinished here.
     #[inline(always)]
-    pub fn is_whole(&self) -> bool {
+    pub fn is_consistent(&self) -> bool {
         self.word(STATE) == 0
     }
 
@@ -129,21 +129,21 @@ impl<'zone> Journal<'zone> {
         turn
     }
 
-    /// What is written here from now on counts together with the turn of a leader.
+    /// Make the writes from here on take effect together with the turn of a leader.
     pub fn follow(&mut self, leader: usize, turn: u64) {
         self.set(FOLLOWS, turn);
         self.set(STATE, (leader as u64 + 1) << LEADER);
     }
 
-    /// The charges of this shard's turn count, in all shards. The followers commit next, then this one.
+    /// Make the charges of this shard's turn take effect in all shards. The followers commit next, then this one.
     pub fn decide(&mut self) {
         self.set(DECIDED, self.word(TURN));
     }
 
-    /// Bring what is half done to an end, or take it back. `decided` tells the last turn of a shard that counts.
+    /// Finish what is unfinished, or undo it. `decided` returns the last turn of a shard that took effect.
     ///
-    /// Returns the shards, as bits, that are to be looked at before `forget_followers`. Where the notes make
-    /// no sense nothing is done, and that is told.
+    /// Returns the shards, as bits, that must be mended before `forget_followers`. Where the records make
+    /// no sense nothing is done, and an error is returned.
     pub fn mend(&mut self, decided: impl Fn(usize) -> u64) -> Result<u64, &'static str> {
         self.check_notes()?;
         let state = self.word(STATE);
@@ -167,7 +167,7 @@ impl<'zone> Journal<'zone> {
         Ok(0)
     }
 
-    /// Whether what is noted can be followed without leaving the shard.
+    /// Whether all records can be applied without leaving the shard.
     fn check_notes(&self) -> Result<(), &'static str> {
         let (slots, state) = (self.held.slots.len() as u64, self.word(STATE));
         let argument = |number: usize| self.word(ARGUMENT + number);
@@ -179,14 +179,14 @@ impl<'zone> Journal<'zone> {
             }
             OPEN => argument(3).checked_add(done).is_some_and(|end| end < slots),
             CLOSE => (1..=slots).contains(&argument(1)) && done < argument(1),
-            SHIFT => is_whole_chain(self.held.blocks, [argument(0) as i64, 0, argument(1) as i64]),
+            SHIFT => reaches_end(self.held.blocks, [argument(0) as i64, 0, argument(1) as i64]),
             CLEAR => true,
             _ => false,
         };
         if sound { Ok(()) } else { Err("notes that make no sense") }
     }
 
-    /// Whether a record tells of a place in this shard.
+    /// Whether a record names a place in this shard.
     fn makes_sense(&self, [what, former, made, entry]: [u64; 4]) -> bool {
         let (index, blocks) = (what & !KIND, self.held.blocks.len() as u64);
         match what & KIND {
@@ -206,8 +206,8 @@ impl<'zone> Journal<'zone> {
                     && place % 16 + count as usize <= 16
             }
             CHUNK => (index as usize) < self.held.pool().len() / CHUNK_WORDS,
-            TAKEN_OUT => self.way(index as u32, entry as u8 as usize, (entry >> 8) as usize).is_some(),
-            PUT_IN => made <= former && self.way(index as u32, entry as usize, former as usize).is_some(),
+            TAKEN_OUT => self.path(index as u32, entry as u8 as usize, (entry >> 8) as usize).is_some(),
+            PUT_IN => made <= former && self.path(index as u32, entry as usize, former as usize).is_some(),
             _ => false,
         }
     }
@@ -230,25 +230,25 @@ impl<'zone> Journal<'zone> {
     /// Give a chunk of this shard back to the pool.
     pub(super) fn give_chunk_back(&mut self, chunk: usize) {
         let words = &self.held.pool()[chunk * CHUNK_WORDS..][..CHUNK_WORDS];
-        // In a chunk of no shard all cells are free, so that none is found by an id.
+        // In an unowned chunk all cells are free, so that none is found by an id.
         words.iter().skip(CELL_WORDS + KIND_WORD).step_by(CELL_WORDS).for_each(|kind| set(kind, 0));
         set(&words[0], 0);
     }
 
-    /// The place of an entry and so many behind; None where there are fewer.
-    fn way(&self, block: u32, index: usize, behind: usize) -> Option<Vec<(usize, usize)>> {
+    /// The places of an entry and of `behind` entries after it; None where there are fewer.
+    fn path(&self, block: u32, index: usize, behind: usize) -> Option<Vec<(usize, usize)>> {
         let blocks = &*self.held.blocks;
         if index >= PER_BLOCK || behind > blocks.len() * PER_BLOCK {
             return None;
         }
-        let mut way = Vec::with_capacity(behind + 1);
+        let mut path = Vec::with_capacity(behind + 1);
         let mut at = (block as usize, index);
         for _ in 0..=behind {
             blocks.get(at.0)?;
-            way.push(at);
+            path.push(at);
             at = if at.1 + 1 < PER_BLOCK { (at.0, at.1 + 1) } else { (blocks[at.0].next as usize, 0) };
         }
-        Some(way)
+        Some(path)
     }
 
     fn copy_entry(&mut self, from: (usize, usize), to: (usize, usize)) {
@@ -258,64 +258,64 @@ impl<'zone> Journal<'zone> {
 
     /// See `Backing::take_entry_out`.
     pub(super) fn take_entry_out(&mut self, block: u32, index: usize, behind: usize) {
-        let Some(way) = self.way(block, index, behind) else {
+        let Some(path) = self.path(block, index, behind) else {
             return;
         };
-        let [time, cost] = self.held.blocks[way[0].0].entries[way[0].1];
+        let [time, cost] = self.held.blocks[path[0].0].entries[path[0].1];
         let records = self.held.records;
         let record = &records[self.word(STATE) as u32 as usize];
         self.save(TAKEN_OUT | u64::from(block), [time as u64, cost as u64, index as u64]);
         for number in 0..behind {
-            self.copy_entry(way[number + 1], way[number]);
+            self.copy_entry(path[number + 1], path[number]);
             set(&record[3], index as u64 | (number as u64 + 1) << 8);
         }
     }
 
     /// See `Backing::put_entry_in`.
     pub(super) fn put_entry_in(&mut self, block: u32, index: usize, behind: usize, entry: [i64; 2]) {
-        let Some(way) = self.way(block, index, behind) else {
+        let Some(path) = self.path(block, index, behind) else {
             return;
         };
         let records = self.held.records;
         let record = &records[self.word(STATE) as u32 as usize];
         self.save(PUT_IN | u64::from(block), [behind as u64, behind as u64, index as u64]);
         for number in (0..behind).rev() {
-            self.copy_entry(way[number], way[number + 1]);
+            self.copy_entry(path[number], path[number + 1]);
             set(&record[2], number as u64);
         }
-        put(&mut self.held.blocks[way[0].0].entries[way[0].1], entry);
+        put(&mut self.held.blocks[path[0].0].entries[path[0].1], entry);
     }
 
     fn undo_taken_out(&mut self, record: usize, [what, time, cost, moved]: [u64; 4]) {
         let (index, moved) = (moved as u8 as usize, (moved >> 8) as usize);
-        let Some(way) = self.way(what as u32, index, moved) else {
+        let Some(path) = self.path(what as u32, index, moved) else {
             return;
         };
         let records = self.held.records;
         for number in (1..=moved).rev() {
-            self.copy_entry(way[number - 1], way[number]);
+            self.copy_entry(path[number - 1], path[number]);
             set(&records[record][3], index as u64 | (number as u64 - 1) << 8);
         }
-        put(&mut self.held.blocks[way[0].0].entries[way[0].1], [time as i64, cost as i64]);
+        put(&mut self.held.blocks[path[0].0].entries[path[0].1], [time as i64, cost as i64]);
     }
 
     fn undo_put_in(&mut self, record: usize, [what, behind, left, index]: [u64; 4]) {
-        let Some(way) = self.way(what as u32, index as usize, behind as usize) else {
+        let Some(path) = self.path(what as u32, index as usize, behind as usize) else {
             return;
         };
         let records = self.held.records;
         for number in left as usize..behind as usize {
-            self.copy_entry(way[number + 1], way[number]);
+            self.copy_entry(path[number + 1], path[number]);
             set(&records[record][2], number as u64 + 1);
         }
     }
 
-    /// All followers of a turn are mended.
+    /// Note that all followers of a turn are mended.
     pub fn forget_followers(&mut self) {
         self.set(STATE, 0);
     }
 
-    /// Whether the turns of this shard can have come about: no turn counts before it was taken.
+    /// Whether the turns of this shard are possible: no turn takes effect before it was taken.
     pub fn has_sound_turns(&self) -> bool {
         self.word(DECIDED) <= self.word(TURN)
     }
@@ -337,7 +337,7 @@ impl<'zone> Journal<'zone> {
         set(&self.held.words[word], value);
     }
 
-    /// Note what is about to be overwritten.
+    /// Save what is about to be overwritten.
     #[inline(always)]
     pub(super) fn save(&mut self, what: u64, former: [u64; 3]) {
         let state = self.word(STATE);
@@ -349,18 +349,18 @@ impl<'zone> Journal<'zone> {
         self.set(STATE, state + 1);
     }
 
-    /// Whether so many more things can be noted before a commit.
+    /// Whether `more` further records fit before a commit.
     pub(super) fn can_note(&self, more: usize) -> bool {
         self.word(STATE) as u32 as usize + more <= MOST_RECORDS
     }
 
-    /// What was written counts, and the notes are void.
+    /// Make all writes take effect: the records become void.
     #[inline(always)]
     pub(super) fn commit(&mut self) {
         self.set(STATE, 0);
     }
 
-    /// What was written since the last commit was never written.
+    /// Undo all writes since the last commit.
     #[cold]
     pub(super) fn roll_back(&mut self) {
         self.undo();
@@ -397,7 +397,7 @@ impl<'zone> Journal<'zone> {
         self.finish_clear();
     }
 
-    /// Undo what was written since the last commit, last things first.
+    /// Undo the writes since the last commit, the last first.
     fn undo(&mut self) {
         while self.word(STATE) as u32 != 0 {
             let state = self.word(STATE);
@@ -431,7 +431,7 @@ impl<'zone> Journal<'zone> {
         }
     }
 
-    /// Write which blocks are free, how many are held, and how many were ever taken.
+    /// Write the first free block, how many are held, and how many were ever taken.
     pub(super) fn put_blocks(&mut self, free: u32, held: u32, made: usize) {
         self.set(FREE, u64::from(free) << 32 | u64::from(held));
         self.set(MADE, made as u64);
@@ -445,11 +445,11 @@ impl<'zone> Journal<'zone> {
         self.set(STATE, step << STEP);
     }
 
-    /// The arguments of `OPEN` are the place and the words of the slot that comes there; its tag is in `TIMES`.
+    /// The arguments of `OPEN` are the words of the new slot and its place; its tag is in `TIMES`.
     fn finish_open(&mut self) {
         let [a, b, c, index] = [0, 1, 2, 3].map(|argument| self.word(ARGUMENT + argument));
         let index = index as usize;
-        // Each step copies one slot onto the next; the one it copies is whole until the next step.
+        // Each step copies one slot onto the next; the copied one stays complete until the next step.
         while self.word(DONE) > 0 {
             let from = index + self.word(DONE) as usize - 1;
             let slot = self.held.slots[from];
@@ -484,7 +484,7 @@ impl<'zone> Journal<'zone> {
         let [first, last, shift] = [0, 1, 2].map(|argument| self.word(ARGUMENT + argument) as i64);
         let done = self.word(DONE) as usize;
         let places: Vec<_> = places(self.held.blocks, [first, 0, last]).collect();
-        // The last one that was noted may be moved or not: its former time is known.
+        // The last recorded one may be moved or not: its former time is known.
         for (number, (block, index)) in places.into_iter().enumerate().skip(done.saturating_sub(1)) {
             if number >= done {
                 let time = self.held.blocks[block as usize].entries[index][0];
@@ -512,7 +512,7 @@ impl<'zone> Journal<'zone> {
     }
 }
 
-/// The last turn of a shard whose charges count, read without its lock.
+/// The last turn of a shard whose charges took effect, read without its lock.
 pub fn decided(words: &Words<SHARD_WORDS>) -> u64 {
     words[DECIDED].load(std::sync::atomic::Ordering::Acquire)
 }

@@ -1,9 +1,9 @@
-//! How a zone's file is laid out: a header, the limits that are known, and shards of slots and log blocks.
+//! The layout of a zone's file: a header, the known limits, and shards of slots and log blocks.
 //!
-//! Behind the shards are the cells of holds, for all of them, and then the callers that wait.
+//! Behind the shards are the cells of holds, for all shards, and then the callers that wait.
 //!
-//! Everything follows from the size, the share of logs and the number of holds, so that a process that opens a zone can tell
-//! whether it is whole. Nothing in it is an address.
+//! Everything follows from the size, the share of logs and the number of holds, so that a process that opens a zone can
+//! check whether it is complete. Nothing in it is an address.
 
 use crate::encoding::block::{Block, PER_BLOCK};
 use crate::encoding::slot::Slot;
@@ -15,11 +15,11 @@ use crate::zone::pool::{CELLS_PER_CHUNK, CHUNK_WORDS};
 pub const HEADER: usize = 0;
 /// Where the PID namespace of the processes that use the zone is.
 pub const NAMESPACE: usize = 128;
-/// Where the figures begin that are counted.
+/// Where the counters begin.
 pub const FIGURES: usize = 256;
 /// Where the lock of the limits is.
 const LIMITS_LOCK: usize = 512;
-/// Where it is counted how often limits were written or bound.
+/// Where the count of writes and bindings of limits is.
 pub const LIMIT_TURNS: usize = 576;
 /// Where the known limits begin.
 pub const LIMITS: usize = 4096;
@@ -29,11 +29,11 @@ pub const LIMIT_BYTES: usize = 64;
 /// Slots behind the last home, for runs that start near the end.
 const TAIL: usize = 64;
 const PAGE: usize = 4096;
-/// Shards begin so far apart in their pages that the first lines of all of them have room in a cache at once.
+/// The shards are staggered in their pages, so that the first cache lines of all of them fit in a cache at once.
 const STAGGER: usize = 320;
 const MOST_SHARDS: usize = 64;
 const BYTES_PER_SHARD: usize = 256 << 10;
-/// Cells that a hold of one limit takes at the most, with its key and its places.
+/// The most cells that a hold of one limit takes, with its key and its places.
 const CELLS_PER_HOLD: usize = 4;
 const HOLDS_PER_CHUNK: usize = CELLS_PER_CHUNK / CELLS_PER_HOLD;
 /// The share of a zone for the callers that wait.
@@ -134,7 +134,7 @@ impl Layout {
         })
     }
 
-    /// The most parts of holds that a zone of this size can be made for: those take up to half of it.
+    /// The most parts of holds that a zone of this size can be made for: they take up to half of it.
     pub fn most_holds(size: usize) -> usize {
         let count = 1 << (size / BYTES_PER_SHARD).clamp(1, MOST_SHARDS).ilog2();
         ((size / 2) / (CHUNK_WORDS * 8)).saturating_sub(count) * HOLDS_PER_CHUNK
@@ -151,7 +151,7 @@ impl Layout {
     }
 }
 
-/// The most states of a shard with so many homes.
+/// The most states of a shard with this many homes.
 fn keys_in(homes: usize) -> usize {
     homes * 4 / 5
 }

@@ -1,7 +1,7 @@
 //! The leases of a key in a zone: a list in the order of their ends, with express lanes over it (a skip list).
 //!
-//! A lease is on each lane with a quarter of those of the lane below. To take one in or out writes one link a lane, so the
-//! notes of a decision have room for it however many leases there are. See Pugh, "Skip lists: a probabilistic
+//! Each lane has a quarter of the leases of the lane below. Adding or removing one writes one link a lane, so the
+//! records of a decision have room for it however many leases there are. See Pugh, "Skip lists: a probabilistic
 //! alternative to balanced trees", 1990.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,14 +11,14 @@ use crate::limit::LARGEST;
 use crate::zone::backing::MappedBacking;
 use crate::zone::pool::{Kind, halves, word_of};
 
-/// The word of a key that has the places of all its leases.
+/// The word of a key that counts the places of all its leases.
 pub const PLACES: usize = 8;
-/// The word of a key that names the lease which is the last to be over, behind the former word.
+/// The word of a key that names its last lease, behind the former word.
 pub const LAST: usize = 9;
-/// The words that link keys and leases to the next one on each lane, two in each; with what orders them they are in
-/// one line of a cache.
+/// The words that link keys and leases to the next one on each lane, two links in each; they share a cache line with
+/// the words that order the leases.
 const LINKS: [usize; LANES / 2] = [5, 6, 7, 3];
-/// How many lanes there are.
+/// The number of lanes.
 pub const LANES: usize = 8;
 const UNTIL: usize = 0;
 const NUMBER: usize = 1;
@@ -32,12 +32,12 @@ pub struct ZoneLeases<'held, 'zone> {
 }
 
 impl<'held, 'zone> ZoneLeases<'held, 'zone> {
-    /// Of a key.
+    /// The leases of a key.
     pub fn new(backing: &'held MappedBacking<'zone>, key: u32) -> Self {
         Self { backing, key }
     }
 
-    /// (end, places) of each, from the first that is over on.
+    /// (end, places) of each lease, in the order of their ends.
     fn each(self) -> impl Iterator<Item = (i64, i64)> {
         let mut at = self.key;
         let mut left = self.backing.journal.held.pool().len();
@@ -79,7 +79,7 @@ impl Leases for ZoneLeases<'_, '_> {
 }
 
 impl MappedBacking<'_> {
-    /// Let places of a key be in use.
+    /// Add a lease to a key.
     #[inline]
     pub(super) fn add_lease(&mut self, key: u32, lease: Lease) {
         let cell = self.take_cell(Kind::Lease);
@@ -94,14 +94,14 @@ impl MappedBacking<'_> {
         self.count_places(key, lease.places, if links[0] as u32 == 0 { Some(cell) } else { None });
     }
 
-    /// Free places of a key; nothing happens where they are free already.
+    /// Remove a lease of a key; nothing happens where it is not there.
     pub(super) fn remove_lease(&mut self, key: u32, lease: Lease) {
         if let Some(cell) = self.unlink_lease(key, lease) {
             self.drop_cell(cell);
         }
     }
 
-    /// Let a lease end at another moment, with other places; added where it is not there.
+    /// Change the end and the places of a lease; it is added where it is not there.
     pub(super) fn move_lease(&mut self, key: u32, former: Lease, lease: Lease) {
         if former == lease {
             return;
@@ -130,7 +130,7 @@ impl MappedBacking<'_> {
         Lease { until: self.number(cell, UNTIL), number: self.cell(cell, NUMBER), places: self.number(cell, TAKEN) }
     }
 
-    /// The next on a lane; None behind the last. Of each walk no more are asked for than there are cells.
+    /// The next lease on a lane; None after the last. `left` bounds each walk to the number of cells.
     pub(super) fn next_lease(&self, at: u32, lane: usize, left: &mut usize) -> Option<u32> {
         let next = self.link(at, lane);
         if next == 0 || !self.is(next, Kind::Lease) {
@@ -167,14 +167,14 @@ impl MappedBacking<'_> {
         Some(cell)
     }
 
-    /// So many places more are in use, and this lease is the last of the key, if another one is.
+    /// Add to the places in use, and set the last lease of the key, if that has changed.
     fn count_places(&mut self, key: u32, more: i64, last: Option<u32>) {
         let places = (self.number(key, PLACES) + more).max(0);
         let last = last.map_or_else(|| self.cell(key, LAST), u64::from);
         self.write_cell(key, PLACES, [places as u64, last]);
     }
 
-    /// On each lane the last one before the place of a lease; the key itself before the first.
+    /// On each lane the last lease before the place of a lease; the key itself before the first.
     fn leases_before(&self, key: u32, lease: Lease) -> [u32; LANES] {
         let (mut before, mut at, mut left) = ([key; LANES], key, self.journal.held.pool().len());
         let mut links = self.links(at);
@@ -210,7 +210,7 @@ impl MappedBacking<'_> {
         (self.number(cell, UNTIL), self.cell(cell, NUMBER)) < (lease.until, lease.number)
     }
 
-    /// The links of a lease that comes behind these on its lanes.
+    /// The links of a lease that follows these on its lanes.
     fn links_behind(&self, before: &[u32; LANES], lanes: usize) -> [u64; LANES / 2] {
         let mut links = [0; LANES / 2];
         for (lane, before) in before.iter().enumerate().take(lanes) {
@@ -243,7 +243,7 @@ impl MappedBacking<'_> {
         self.write_cell(cell, word, [links]);
     }
 
-    /// A number that is no less than 0 and within exact arithmetic; 0 where it is not.
+    /// A number that must be at least 0 and within exact arithmetic; 0 where it is not.
     pub(super) fn number(&self, cell: u32, word: usize) -> i64 {
         let number = self.cell(cell, word) as i64;
         if (0..=2 * LARGEST).contains(&number) {
@@ -259,7 +259,7 @@ fn link_of(links: &[u64; LANES / 2], lane: usize) -> u32 {
     (links[lane / 2] >> (lane % 2 * 32)) as u32
 }
 
-/// How many lanes a lease is on, as its end and number have it.
+/// The number of lanes a lease is on, a function of its end and number.
 fn lanes_of(lease: Lease) -> usize {
     let mixed = (lease.until as u64 ^ lease.number.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed >> 16).trailing_zeros() as usize / 2 + 1).min(LANES)

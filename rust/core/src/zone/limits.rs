@@ -1,4 +1,4 @@
-//! The limits that a process binds in a zone: how they get the names that slots know them by.
+//! The limits that a process binds in a zone, and the names that slots have for them.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -14,14 +14,14 @@ use crate::zone::backoff::Backoff;
 use crate::zone::file::Figure;
 use crate::zone::shards::{MappedShards, Unusable};
 
-/// How long it is not tried again to make room in a list of limits that was full.
+/// How long no further attempt is made to make room in a full list of limits.
 const FULL_FOR: Duration = Duration::from_secs(1);
 
 /// The limits that this process has bound in a zone.
 #[derive(Default)]
 pub struct BoundLimits {
     known: Mutex<Known>,
-    /// 1 where this process could not have the list of limits when it last waited for it.
+    /// 1 where this process could not get the lock of the limits when it last waited for it.
     out_of_reach: AtomicU64,
 }
 
@@ -33,7 +33,7 @@ struct Known {
 }
 
 impl BoundLimits {
-    /// The name of a limit in a zone; where there is no room for another one, some are taken back first.
+    /// The name of a limit in a zone; where there is no room for another one, unused ones are dropped first.
     pub fn name(
         &self,
         shards: &MappedShards,
@@ -52,7 +52,7 @@ impl BoundLimits {
         let add = || catalog.add(definition, salt);
         let mut name = catalog.find(salt, &limit).map_or_else(add, Ok);
         if name.is_err() && known.full_since.is_none_or(|since| since.elapsed() > FULL_FOR) {
-            take_back(shards, now_us)?;
+            drop_unnamed(shards, now_us)?;
             name = add();
             known.full_since = name.is_err().then(Instant::now);
         }
@@ -65,7 +65,7 @@ impl BoundLimits {
         Ok(name)
     }
 
-    /// Try once the list of limits where it was out of reach, or why it still is.
+    /// Try once to lock the limits, if they were out of reach; the error says why they still are.
     pub fn probe(&self, shards: &MappedShards) -> Result<(), Unusable> {
         if self.out_of_reach.load(Relaxed) != 0 {
             drop(self.lock(shards)?);
@@ -85,12 +85,12 @@ impl BoundLimits {
     }
 }
 
-/// Take back the limits that no slot names. The lock of the limits is held.
+/// Drop the limits that no slot names. The lock of the limits is held.
 ///
-/// States of former versions of a limit become states of its latest one first, and what has expired goes. What
-/// is then named by none is retired; slots are looked through once more, as one may have been written meanwhile.
+/// First, states of former versions of a limit are converted to its latest one, and expired ones are dropped. Limits
+/// that no slot names then are retired; slots are scanned once more, as one may have been written meanwhile.
 #[cold]
-fn take_back(shards: &MappedShards, now_us: i64) -> Result<(), Unusable> {
+fn drop_unnamed(shards: &MappedShards, now_us: i64) -> Result<(), Unusable> {
     let catalog = shards.file.catalog();
     let with_turn = |limit: Registered| {
         let turn = catalog.salt_and_turn(limit.number()).1;

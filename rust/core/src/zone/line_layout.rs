@@ -1,12 +1,12 @@
-//! How the room for callers that wait is cut: processes, buckets of lines, and tickets.
+//! The layout of the room for callers that wait: processes, buckets of lines, and tickets.
 //!
-//! Lock 0 is that of all words; each other one, with its bell, is held by a process for as long as its callers wait.
+//! Lock 0 guards all words; each other one, with its bell, is held by a process for as long as its callers wait.
 
 use crate::memory::shared::LineLayout;
 
 /// Words that are no part of a process, a bucket or a ticket.
 pub const HEAD_WORDS: usize = 8;
-/// Groups of lines, by the places that ids of holds tell of their keys.
+/// Groups of lines, by the shards that ids of holds contain for their keys.
 pub const GROUPS: usize = 64;
 /// Words of a process.
 pub const PROCESS_WORDS: usize = 8;
@@ -23,7 +23,7 @@ const MOST_PROCESSES: usize = 256;
 const BYTES_PER_SHARE_OF_GROUP: usize = 64 << 10;
 const MOST_BUCKETS_OF_GROUP: usize = 16;
 
-/// The layout of so many bytes.
+/// The layout of this many bytes.
 pub fn line_layout(at: usize, bytes: usize) -> LineLayout {
     let locks = 1 + (bytes / BYTES_PER_PROCESS).clamp(LEAST_PROCESSES, MOST_PROCESSES);
     LineLayout { at, locks, words: (bytes - locks * LineLayout::LOCK) / size_of::<u64>() }
@@ -41,7 +41,7 @@ pub struct LinePlaces {
 }
 
 impl LinePlaces {
-    /// Those of a layout.
+    /// The places of a layout.
     pub fn new(layout: &LineLayout) -> Self {
         if layout.locks == 0 {
             return Self { processes: 0, buckets: 0, tickets: 0 };
@@ -52,13 +52,13 @@ impl LinePlaces {
         Self { processes, buckets, tickets: layout.words.saturating_sub(before) / TICKET_WORDS }
     }
 
-    /// How many wait for places of a group.
+    /// The word that counts the callers that wait for places of a group.
     #[inline(always)]
     pub fn waited(group: usize) -> usize {
         HEAD_WORDS + group % GROUPS
     }
 
-    /// Whether places of a group were freed, and no ticket was called yet.
+    /// The word that says whether places of a group were freed and no ticket was called yet.
     #[inline(always)]
     pub fn pending(group: usize) -> usize {
         HEAD_WORDS + GROUPS + group % GROUPS

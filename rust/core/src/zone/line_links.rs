@@ -1,8 +1,8 @@
-//! How tickets are linked: to lines, to those that are called, and to those that are free. The lock is held.
+//! The links of tickets: to lines, to the list of called ones, and to the free list. The lock is held.
 //!
-//! A ticket counts from the moment on at which its order is written, and until that is 0 again. All else follows from
-//! the tickets, and is made anew from them where a process died while it changed something: see `relink`. Every walk
-//! ends, whatever is written.
+//! A ticket is in line from the moment its order is written until that is 0 again. All else follows from the tickets,
+//! and is rebuilt from them where a process died while it changed something: see `relink`. Every walk ends, whatever is
+//! written.
 
 use crate::zone::line_layout::{GROUPS, LinePlaces};
 use crate::zone::line_words::{
@@ -12,7 +12,7 @@ use crate::zone::pool::{halves, word_of};
 
 impl LineWords<'_> {
     /// All tickets that were ever taken.
-    pub fn made(&self) -> impl Iterator<Item = u32> + use<> {
+    pub fn ever_taken(&self) -> impl Iterator<Item = u32> + use<> {
         1..=halves(self.get(TICKETS)).1.min(self.places.tickets as u32)
     }
 
@@ -50,22 +50,22 @@ impl LineWords<'_> {
         })
     }
 
-    /// A ticket that is free, as one that is not; None where there is none.
+    /// Take a free ticket; None where there is none.
     pub fn take(&self) -> Option<u32> {
-        let (free, made) = halves(self.get(TICKETS));
+        let (free, ever_taken) = halves(self.get(TICKETS));
         if self.is_ticket(free) {
-            self.put(TICKETS, word_of(self.of(free, LINKS) as u32, made));
+            self.put(TICKETS, word_of(self.of(free, LINKS) as u32, ever_taken));
             return Some(free);
         }
-        let fresh = made.saturating_add(1);
-        self.put(TICKETS, word_of(0, if self.is_ticket(fresh) { fresh } else { made }));
+        let fresh = ever_taken.saturating_add(1);
+        self.put(TICKETS, word_of(0, if self.is_ticket(fresh) { fresh } else { ever_taken }));
         self.is_ticket(fresh).then_some(fresh)
     }
 
     fn give(&self, ticket: u32) {
-        let (free, made) = halves(self.get(TICKETS));
+        let (free, ever_taken) = halves(self.get(TICKETS));
         self.put_of(ticket, LINKS, u64::from(free));
-        self.put(TICKETS, word_of(ticket, made));
+        self.put(TICKETS, word_of(ticket, ever_taken));
     }
 
     /// Put a ticket last in its line.
@@ -132,7 +132,7 @@ impl LineWords<'_> {
         }
     }
 
-    /// Note that a ticket is called; whether that is new.
+    /// Mark a ticket as called; returns whether that is new.
     pub fn call(&self, ticket: u32) -> bool {
         let (meta, process) = (self.of(ticket, META), self.owner(ticket).0);
         if meta & IS_CALLED != 0 {
@@ -149,7 +149,7 @@ impl LineWords<'_> {
         self.walk(self.of_process(process, CALLED) as u32, |ticket| halves(self.of(ticket, META)).1)
     }
 
-    /// A ticket is not called any more.
+    /// Mark a ticket as no longer called.
     pub fn uncall(&self, ticket: u32) {
         let (meta, process) = (self.of(ticket, META), self.owner(ticket).0);
         if meta & IS_CALLED == 0 {
@@ -164,10 +164,10 @@ impl LineWords<'_> {
         self.put_of(ticket, META, u64::from(meta as u32) & !IS_CALLED);
     }
 
-    /// Make all anew that follows from the tickets, of those processes that are there.
+    /// Rebuild all links from the tickets of the processes that are present.
     #[cold]
-    pub fn relink(&self, is_there: impl Fn(usize) -> bool) {
-        let there: Vec<bool> = (0..self.places.processes).map(is_there).collect();
+    pub fn relink(&self, is_present: impl Fn(usize) -> bool) {
+        let present: Vec<bool> = (0..self.places.processes).map(is_present).collect();
         for process in 0..self.places.processes {
             self.put_of_process(process, CALLED, 0);
             self.put_of_process(process, COUNT, 0);
@@ -181,10 +181,10 @@ impl LineWords<'_> {
         }
         self.put(TICKETS, word_of(0, halves(self.get(TICKETS)).1.min(self.places.tickets as u32)));
         let mut waiting = Vec::new();
-        for ticket in self.made() {
+        for ticket in self.ever_taken() {
             let (order, meta) = (self.of(ticket, ORDER), self.of(ticket, META));
             self.put_of(ticket, META, u64::from(meta as u32) & !IS_CALLED);
-            if order != 0 && there.get(self.owner(ticket).0) == Some(&true) {
+            if order != 0 && present.get(self.owner(ticket).0) == Some(&true) {
                 waiting.push((order, ticket));
             } else {
                 self.put_of(ticket, ORDER, 0);

@@ -1,4 +1,4 @@
-//! What callers do in a line: join it, ask whether they are first, leave it. The lock of the lines is held.
+//! What callers do in a line: join it, check whether they are first, leave it. The lock of the lines is held.
 
 use smallvec::SmallVec;
 
@@ -8,39 +8,39 @@ use crate::zone::line_words::{
     BEAT, COSTS, COUNT, EXPELLED, LINE, LineName, LineWords, META, ORDER, ORDERS, OWNER, SERIAL,
 };
 
-/// A process that was not heard of for so long, as one that was stopped, loses its places.
+/// A process without a sign of life for this long, such as a stopped one, loses its places.
 const SILENT_US: i64 = 10_000_000;
-/// What a change of a plan begins anew from.
+/// The order number that makes a caller get the costs of all tickets again.
 const ALL: u64 = 0;
 
-/// A process that has callers in line: its place, and what tells it from others that had that place.
+/// A process that has callers in line: its place, and a serial that distinguishes it from earlier owners of the place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
     /// The place.
     pub process: usize,
-    /// What tells it from others.
+    /// The serial.
     pub serial: u64,
 }
 
 /// A place in line, as its caller knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Whose it is.
+    /// The process it belongs to.
     pub seat: Seat,
     /// Its number in that process, below 2^48.
     pub number: u64,
-    /// Where the line is.
+    /// The line.
     pub name: LineName,
-    /// The ticket and its order, 0 where the caller was never told.
+    /// The ticket; 0 where the caller does not know it.
     pub ticket: u32,
-    /// As above.
+    /// The order of the ticket; 0 where the caller does not know it.
     pub order: u64,
 }
 
 /// The costs of a caller, one for each group of limits.
 pub type LineCosts = SmallVec<[i64; MOST_COSTS]>;
 
-/// What came of joining.
+/// The result of joining a line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Joined {
     /// The ticket.
@@ -63,12 +63,13 @@ pub struct Tickets<'zone> {
     pub map: &'zone SharedMap,
     /// The moment.
     pub now_us: i64,
-    /// Processes that are to be woken.
+    /// Processes to be woken.
     pub woken: SmallVec<[usize; 4]>,
 }
 
 impl<'zone> Tickets<'zone> {
-    /// A place for a process whose callers wait, and what it holds as long as it is there; None where all are taken.
+    /// A seat for a process whose callers wait, with the lock it holds as long as it is there; None where all are
+    /// taken.
     pub fn claim(&mut self) -> Option<(Seat, Taken<'zone>)> {
         let (process, taken) = (0..self.words.places.processes)
             .find_map(|process| Some((process, self.map.take_line_lock(1 + process)?)))?;
@@ -80,15 +81,15 @@ impl<'zone> Tickets<'zone> {
         Some((Seat { process, serial }, taken))
     }
 
-    /// Stand last in line; None where there is no room. The order of `standing` is not looked at.
+    /// Join the end of a line; None where there is no room. The order of `standing` is ignored.
     ///
     /// `since` is the last order number that the caller knows, of that generation of the line.
     pub fn join(&mut self, standing: &Standing, costs: &[i64], since: u64, generation: u64) -> Option<Joined> {
         let Standing { seat, name, number, .. } = standing;
         self.words.put_of_process(seat.process, BEAT, self.now_us as u64);
-        let first = self.pass_over(name);
+        let first = self.first_present(name);
         let ticket = self.words.take().or_else(|| {
-            self.look_for_the_gone(seat.process);
+            self.expel_absent(seat.process);
             self.words.take()
         })?;
         let (words, order) = (&self.words, self.next_order());
@@ -110,18 +111,18 @@ impl<'zone> Tickets<'zone> {
         Some(Joined { ticket, order, generation: renewed, is_first: words.head(name) == Some(ticket), ahead })
     }
 
-    /// Whether a ticket is first in line; None where it is in no line any more.
+    /// Whether a ticket is first in line; None where it is no longer in line.
     pub fn is_first(&mut self, standing: &Standing) -> Option<bool> {
         self.words.put_of_process(standing.seat.process, BEAT, self.now_us as u64);
-        let first = self.pass_over(&standing.name);
+        let first = self.first_present(&standing.name);
         Some(first == Some(self.find(standing)?))
     }
 
-    /// Step out of the line and call the first, if that is another one now. The number of the first one if it is of
-    /// the same process, which calls it itself.
+    /// Leave the line and call the first ticket, if that is another one now. Returns the number of the first one if it
+    /// is of the same process, which calls it itself.
     ///
-    /// `as_planned`: at the moment that all plans have foretold. `planned`: the plan of its process counts on it, as do
-    /// those of others if it is not the last.
+    /// `as_planned`: it leaves at the moment that all plans predict. `planned`: the plan of its process includes it, as
+    /// do those of other processes if it is not the last.
     pub fn leave(&mut self, standing: &Standing, as_planned: bool, planned: bool) -> Option<u64> {
         let ticket = self.find(standing)?;
         let name = self.words.line_of(ticket);
@@ -130,7 +131,7 @@ impl<'zone> Tickets<'zone> {
             self.words.renew(self.words.bucket_of(&name));
         }
         self.words.unlink(ticket);
-        let first = self.pass_over(&name)?;
+        let first = self.first_present(&name)?;
         let (process, number) = self.words.owner(first);
         if process == standing.seat.process {
             return (head == ticket).then_some(number);
@@ -146,13 +147,13 @@ impl<'zone> Tickets<'zone> {
         self.words.head(name).map_or(0, |head| self.words.line(head).count())
     }
 
-    /// The first of a line, past those whose processes are gone.
-    pub fn pass_over(&mut self, name: &LineName) -> Option<u32> {
+    /// The first ticket of a line whose process is present; those before it are removed.
+    pub fn first_present(&mut self, name: &LineName) -> Option<u32> {
         let mut former = None;
         loop {
             let first = self.words.head(name);
             match first.map(|first| self.words.owner(first).0) {
-                Some(process) if former != Some(process) && self.is_gone(process) => {
+                Some(process) if former != Some(process) && self.is_absent(process) => {
                     self.expel(process);
                     former = Some(process);
                 }
@@ -161,7 +162,7 @@ impl<'zone> Tickets<'zone> {
         }
     }
 
-    /// Call the first of each line of a group: places were freed.
+    /// Call the first of each line of a group, after places were freed.
     pub fn call_group(&mut self, group: usize) {
         self.words.put(LinePlaces::pending(group), 0);
         let waits = |head: &u32| self.words.line_of(*head).for_places;
@@ -176,11 +177,12 @@ impl<'zone> Tickets<'zone> {
         heads.collect::<Vec<_>>().into_iter().for_each(|head| self.call(head));
     }
 
-    /// What a process does that listens: tell that it is there, and look for those that are not, and for calls that
-    /// those did not finish. The numbers of its tickets that are called; None where it was taken for gone itself.
+    /// One round of a process that listens: show that it is alive, remove the tickets of absent processes, and finish
+    /// the calls that those did not. Returns the numbers of its called tickets; None where it was taken for absent
+    /// itself.
     pub fn listen(&mut self, process: usize) -> Option<Vec<u64>> {
         self.words.put_of_process(process, BEAT, self.now_us as u64);
-        self.look_for_the_gone(process);
+        self.expel_absent(process);
         for group in 0..GROUPS {
             if self.words.get(LinePlaces::pending(group)) != 0 {
                 self.call_group(group);
@@ -193,7 +195,7 @@ impl<'zone> Tickets<'zone> {
         (!is_expelled).then(|| called.into_iter().map(|ticket| self.words.owner(ticket).1).collect())
     }
 
-    /// Make all anew that follows from the tickets: a process died while it changed that.
+    /// Rebuild all links from the tickets, after a process died while it changed them.
     #[cold]
     pub fn mend(&mut self) {
         self.words.relink(|process| self.is_held(process));
@@ -226,29 +228,29 @@ impl<'zone> Tickets<'zone> {
         }
     }
 
-    fn look_for_the_gone(&mut self, own: usize) {
+    fn expel_absent(&mut self, own: usize) {
         for process in 0..self.words.places.processes {
-            if process != own && self.words.of_process(process, COUNT) != 0 && self.is_gone(process) {
+            if process != own && self.words.of_process(process, COUNT) != 0 && self.is_absent(process) {
                 self.expel(process);
             }
         }
     }
 
-    fn is_gone(&self, process: usize) -> bool {
+    fn is_absent(&self, process: usize) -> bool {
         let silent_us = self.now_us.wrapping_sub(self.words.of_process(process, BEAT) as i64);
         silent_us > SILENT_US || !self.is_held(process)
     }
 
-    /// Whether the thread lives that took the place of a process.
+    /// Whether the thread that took the place of a process is alive.
     fn is_held(&self, process: usize) -> bool {
         process < self.words.places.processes && self.map.take_line_lock(1 + process).is_none()
     }
 
-    /// Remove all tickets of a process, and call those that are first now.
+    /// Remove all tickets of a process, and call the tickets that are first now.
     #[cold]
     fn expel(&mut self, process: usize) {
         self.words.put_of_process(process, EXPELLED, 1);
-        for ticket in self.words.made() {
+        for ticket in self.words.ever_taken() {
             if self.words.of(ticket, ORDER) == 0 || self.words.owner(ticket).0 != process {
                 continue;
             }

@@ -1,6 +1,6 @@
-//! The words of the lines: what is written of a process, of a bucket and of a ticket. The lock of the lines is held.
+//! The words of the lines: of a process, of a bucket and of a ticket. The lock of the lines is held.
 //!
-//! Any process may have written these words, so nothing relies on them: a place that is none reads as 0.
+//! Any process may have written these words, so nothing relies on them: a place that does not exist reads as 0.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,8 +15,8 @@ pub const ORDERS: usize = 1;
 /// The first ticket that is free, and how many were ever taken.
 pub(super) const TICKETS: usize = 2;
 
-/// Words of a process: the first of its tickets that is called, how many it has, when it was last heard of, whether its
-/// tickets were removed since, and what tells it from others that had its place.
+/// Words of a process: the first of its called tickets, how many tickets it has, its last sign of life, whether its
+/// tickets were removed since, and a serial that distinguishes it from earlier owners of its place.
 pub(super) const CALLED: usize = 0;
 pub const COUNT: usize = 1;
 pub const BEAT: usize = 2;
@@ -33,7 +33,7 @@ pub const LINE: usize = 2;
 pub const META: usize = 4;
 /// The next ticket of the line, and the one before.
 pub(super) const LINKS: usize = 5;
-/// Of the first ticket of a line: that of the next line in its bucket, and the last ticket of the line.
+/// In the first ticket of a line: the first ticket of the next line in its bucket, and the last ticket of the line.
 pub(super) const HEAD: usize = 6;
 /// The costs.
 pub const COSTS: usize = 7;
@@ -42,14 +42,14 @@ pub(super) const IS_CALLED: u64 = 1 << 17;
 const FOR_PLACES: u64 = 1 << 16;
 const COUNT_OF_COSTS: u32 = 24;
 
-/// What identifies a line, and where it is looked for.
+/// The identity of a line, and where it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineName {
     /// 128 bits of a hash.
     pub words: [u64; 2],
-    /// The group of the key; lines of places are called by it.
+    /// The group of the key; lines that wait for places are called by group.
     pub group: usize,
-    /// Whether places are waited for.
+    /// Whether its callers wait for places.
     pub for_places: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct LineWords<'zone> {
 }
 
 impl<'zone> LineWords<'zone> {
-    /// Of the words of a zone.
+    /// The lines in these words of a zone.
     pub fn new(words: &'zone [AtomicU64], places: LinePlaces) -> Self {
         Self { words, places }
     }
@@ -146,12 +146,12 @@ impl<'zone> LineWords<'zone> {
         (0..each).map(move |number| places.bucket(group % GROUPS * each + number))
     }
 
-    /// What changes whenever a ticket of a bucket leaves otherwise than planned.
+    /// A number that changes whenever a ticket of a bucket leaves otherwise than planned.
     pub fn generation(&self, bucket: usize) -> u64 {
         self.get(bucket + 1)
     }
 
-    /// Plans of the lines in a bucket are not good any more.
+    /// Invalidate the plans of the lines in a bucket.
     pub fn renew(&self, bucket: usize) {
         self.put(bucket + 1, self.generation(bucket).wrapping_add(1));
     }

@@ -1,7 +1,7 @@
-//! The waiting lines of a zone: the callers of all processes that wait for a key, in the order in which they came.
+//! The waiting lines of a zone: the callers of all processes that wait for a key, in the order of their arrival.
 //!
-//! All of them have one lock. A process that changes something says so first: one that finds that said, and no process at
-//! it, makes anew what follows from the tickets. See docs/decisions/0047-a-line-in-a-zone.md.
+//! All lines share one lock. A process sets a flag before it changes something: a process that gets the lock and finds
+//! the flag set rebuilds all links from the tickets. See docs/decisions/0047-a-line-in-a-zone.md.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,12 +27,12 @@ const LOCK: usize = 0;
 /// The waiting lines of a zone, as this process has them.
 pub struct Lines {
     places: LinePlaces,
-    /// 1 where this process could not have them when it last waited for them.
+    /// 1 where this process could not get the lock when it last waited for it.
     out_of_reach: AtomicU64,
 }
 
 impl Lines {
-    /// Those of a mapped zone.
+    /// The lines of a mapped zone.
     pub fn new(places: LinePlaces) -> Self {
         Self { places, out_of_reach: AtomicU64::new(0) }
     }
@@ -48,8 +48,8 @@ impl Lines {
         map.line_words().get(LinePlaces::waited(group)).is_some_and(|waited| waited.load(Relaxed) != 0)
     }
 
-    /// Places of a group were freed: the first callers that wait for them are called. Where the lines are not to be
-    /// had, the next process that listens calls them.
+    /// Call the first callers that wait for places of a group, after some were freed. Where the lock of the lines
+    /// cannot be had, the next process that listens calls them.
     #[cold]
     pub fn freed(&self, map: &SharedMap, group: usize, now_us: i64) {
         if let Some(pending) = map.line_words().get(LinePlaces::pending(group)) {
@@ -58,16 +58,16 @@ impl Lines {
         let _ = self.with(map, now_us, |tickets| tickets.call_group(group));
     }
 
-    /// Whether callers are in this line.
+    /// Whether callers wait in this line.
     pub fn is_waited_for(&self, map: &SharedMap, name: &LineName, now_us: i64) -> Result<bool, Unusable> {
         let words = LineWords::new(map.line_words(), self.places);
         if words.get(words.bucket_of(name)) == 0 && words.get(CHANGING) == 0 {
             return Ok(false);
         }
-        self.with(map, now_us, |tickets| tickets.pass_over(name).is_some())
+        self.with(map, now_us, |tickets| tickets.first_present(name).is_some())
     }
 
-    /// Do something in the lines, at a moment of the monotonic clock.
+    /// Run `work` on the locked lines, at a moment of the monotonic clock.
     pub fn with<'zone, T>(
         &self,
         map: &'zone SharedMap,
@@ -81,51 +81,51 @@ impl Lines {
             tickets.mend();
         }
         tickets.words.put(CHANGING, 1);
-        let came = work(&mut tickets);
+        let result = work(&mut tickets);
         tickets.words.put(CHANGING, 0);
         drop(taken);
         tickets.woken.iter().for_each(|process| map.bell(1 + process).wake());
-        Ok(came)
+        Ok(result)
     }
 
-    /// Whatever is in the lines is of processes that are gone: no other process uses the zone.
+    /// Forget all callers: no other process uses the zone, so all of them are of processes that have ended.
     pub fn forget_all(&self, map: &SharedMap) {
         LineWords::new(map.line_words(), self.places).put(CHANGING, 1);
     }
 
-    /// Hear which tickets of a process are called, for as long as `hear` says: it is given their numbers, or None where
-    /// all should ask whether they are in line still. `began` is told where the process sits, None where there is no
-    /// room for another process. `now_us` is the monotonic clock.
+    /// Listen for calls of this process's tickets, as long as `on_calls` returns true: it gets the numbers of the
+    /// called tickets, or None where all callers must check whether they are still in line. `on_seat` gets the seat of
+    /// this process, or None where there is no room for another process. `now_us` is the monotonic clock.
     pub fn listen<E>(
         &self,
         map: &SharedMap,
         now_us: impl Fn() -> i64,
-        look: Duration,
-        began: impl FnOnce(Option<Seat>) -> Result<(), E>,
-        mut hear: impl FnMut(Option<Vec<u64>>) -> Result<bool, E>,
+        interval: Duration,
+        on_seat: impl FnOnce(Option<Seat>) -> Result<(), E>,
+        mut on_calls: impl FnMut(Option<Vec<u64>>) -> Result<bool, E>,
     ) -> Result<Result<(), E>, Unusable> {
         let Some((seat, _taken)) = self.with(map, now_us(), Tickets::claim)? else {
-            return Ok(began(None));
+            return Ok(on_seat(None));
         };
         let bell = map.bell(1 + seat.process);
-        if let Err(error) = began(Some(seat)) {
+        if let Err(error) = on_seat(Some(seat)) {
             return Ok(Err(error));
         }
         loop {
             let rung = bell.rung();
             let called = match self.with(map, now_us(), |tickets| tickets.listen(seat.process)) {
                 Ok(called) => called,
-                Err(_) => Some(Vec::new()), // held by a process that was stopped: it is looked at again
+                Err(_) => Some(Vec::new()), // held by a stopped process: it is tried again
             };
-            match hear(called) {
-                Ok(true) => bell.wait(rung, look),
+            match on_calls(called) {
+                Ok(true) => bell.wait(rung, interval),
                 Ok(false) => return Ok(Ok(())),
                 Err(error) => return Ok(Err(error)),
             }
         }
     }
 
-    /// Let the process look that sits there and listens.
+    /// Wake the process in a seat, so that it listens again.
     pub fn wake(&self, map: &SharedMap, process: usize) {
         if process < self.places.processes {
             map.bell(1 + process).ring();

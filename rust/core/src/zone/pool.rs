@@ -1,4 +1,5 @@
-//! How the pool of a zone is cut: chunks that belong to one shard each, of a line for the owner and cells of 16 words.
+//! The layout of the pool of a zone: chunks that belong to one shard each, of a line for the owner and cells of 16
+//! words.
 
 /// Words of a cell.
 pub const CELL_WORDS: usize = 16;
@@ -6,14 +7,14 @@ pub const CELL_WORDS: usize = 16;
 pub const CELLS_PER_CHUNK: usize = 16;
 /// Words of a chunk: a line for its owner, and its cells.
 pub const CHUNK_WORDS: usize = (CELLS_PER_CHUNK + 1) * CELL_WORDS;
-/// The word of a cell that tells its kind, in the lowest byte.
+/// The word of a cell that has its kind, in the lowest byte.
 pub const KIND: usize = 4;
-/// The word of a cell that counts how often ids were made of it; it outlives what the cell was.
+/// The word of a cell that counts the ids that were made with it; it survives changes of the cell's kind.
 pub const MADE: usize = 15;
-/// The word of a chunk that links it to the next one of its shard, by its number and one more.
+/// The word of a chunk that links it to the next one of its shard: 1 plus the number of that.
 pub const NEXT_CHUNK: usize = 2;
 
-/// What a cell is.
+/// The kinds of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -21,9 +22,9 @@ pub enum Kind {
     Free = 0,
     /// A hold.
     Hold = 1,
-    /// More of a hold.
+    /// A further cell of a hold.
     More = 2,
-    /// What is kept of one limit on one key.
+    /// One limit on one key.
     Key = 3,
     /// Places that are in flight.
     Lease = 4,
@@ -59,6 +60,6 @@ pub fn chunk_of(cell: u32) -> usize {
 #[inline(always)]
 pub fn place_of(cell: u32) -> usize {
     let number = (cell as usize).wrapping_sub(1);
-    // The line of a chunk's owner is as long as a cell, so that each chunk before takes the place of one cell more.
+    // The line of a chunk's owner is as long as a cell, so each chunk before takes the room of one more cell.
     number.wrapping_add(number / CELLS_PER_CHUNK).wrapping_add(1).wrapping_mul(CELL_WORDS)
 }

@@ -1,12 +1,12 @@
-//! Charges of one decision in several shards of a zone: they count together, or not at all.
+//! Charges of one decision in several shards of a zone: they take effect together, or not at all.
 //!
-//! The lowest shard leads, the others follow: its journal has the word that says whether the charges of all count.
+//! The lowest shard leads, the others follow: its journal has the word that decides for all of them.
 
 use crate::shard::backing::Backing;
 use crate::table::storage::LockedShards;
 use crate::zone::shards::Guard;
 
-/// What is written from here on counts together.
+/// Begin writes that take effect together.
 pub fn begin(locked: &mut LockedShards<Guard<'_>>) {
     let mut shard_numbers = vec![0; locked.guards.len()];
     for location in &locked.locations {
@@ -19,7 +19,7 @@ pub fn begin(locked: &mut LockedShards<Guard<'_>>) {
     }
 }
 
-/// What was written since `begin` counts.
+/// Make the writes since `begin` take effect.
 pub fn commit(locked: &mut LockedShards<Guard<'_>>) {
     let [leader, followers @ ..] = &mut locked.guards[..] else {
         return;
@@ -31,9 +31,9 @@ pub fn commit(locked: &mut LockedShards<Guard<'_>>) {
     leader.backing.commit();
 }
 
-/// What was written since `begin` was never written.
+/// Undo the writes since `begin`.
 ///
-/// No turn was decided, so a follower whose charges are still noted would take them back as well: the leader is last.
+/// No turn was decided, so a follower whose charges are still recorded would undo them too: the leader is last.
 pub fn roll_back(locked: &mut LockedShards<Guard<'_>>) {
     for guard in locked.guards.iter_mut().rev() {
         guard.backing.roll_back();

@@ -1,7 +1,7 @@
-//! A hold's share of many limits as words, and back.
+//! Encoding a hold's share of many limits as words, and decoding it.
 
 use crate::algorithms::transition::Reading;
-use crate::holding::share::{Amount, HeldLimit, Other, Part, Share, UNTOLD};
+use crate::holding::share::{Amount, HeldLimit, Other, Part, Share, UNNUMBERED};
 
 const WORDS_OF_AMOUNT: usize = 3;
 const WORDS_OF_LIMIT: usize = 7;
@@ -47,7 +47,7 @@ pub fn share_of_words(words: &[u64], weight: u32) -> Option<Share> {
         let [cost, held, actual] = [0, 1, 2].map(|word| words[word] as i64);
         share.amounts.push(Amount { cost, held, actual });
     }
-    let other = |word: &u64| Other { shard: *word as u16, number: UNTOLD };
+    let other = |word: &u64| Other { shard: *word as u16, number: UNNUMBERED };
     share.others.extend(take(usize::from(others))?.iter().map(other));
     for _ in 0..limits {
         let own = take(WORDS_OF_LIMIT)?;

@@ -1,5 +1,5 @@
-//! The storage of a table in a file that all processes of a host map: they share every limit, and outlive every one of
-//! them.
+//! The storage of a table in a file that all processes of a host map: they share every limit, and the states survive
+//! the death of any of them.
 
 use std::fs::File;
 use std::io;
@@ -28,9 +28,9 @@ use crate::zone::lines::Lines;
 use crate::zone::several_shards;
 use crate::zone::shards::{Guard, MappedShards, Unusable};
 
-/// Slots that a full shard looks at for one new key.
+/// How many slots a full shard visits for one new key.
 const SWEEP: usize = 32;
-/// Places that every new key looks at, so that what has expired does not pile up.
+/// How many places every new key visits, so that expired states do not pile up.
 const TIDY: usize = 8;
 
 /// The storage of a table that all processes of a host share.
@@ -43,7 +43,7 @@ pub struct ZoneStorage {
 }
 
 impl ZoneStorage {
-    /// Make a file of zeroes, as long as the layout says, a zone without states. No other process may have it yet.
+    /// Turn a file of zeroes, as long as the layout says, into a zone without states. No other process may use it yet.
     pub fn format(file: &File, layout: &Layout, birth: &Birth) -> io::Result<()> {
         let mut map = SharedMap::map(file, layout.size, layout.shards)?;
         map.init_locks()?;
@@ -58,9 +58,9 @@ impl ZoneStorage {
 
     /// The zone in a file, or why it is none that can be used here.
     ///
-    /// `alone` is given by a caller that knows that no other process uses it: then no lock can be in use, whatever it
-    /// says, and the processes that come later must be of this PID namespace. The kernel tells the death of a
-    /// thread by its number, and numbers of two namespaces are not told apart.
+    /// `alone` is given by a caller that knows that no other process uses it: then no lock can be in use, whatever its
+    /// word says, and later processes must be of this PID namespace. The kernel detects the death of a
+    /// thread by its number, and numbers of two namespaces cannot be distinguished.
     pub fn open(file: &File, on_full: OnFull, alone: Option<u64>) -> io::Result<Result<Self, String>> {
         let bytes = usize::try_from(file.metadata()?.len()).unwrap_or_default();
         let (layout, birth) = match read_header(file, bytes)? {
@@ -83,23 +83,23 @@ impl ZoneStorage {
         self.shards.file.namespace()
     }
 
-    /// The callers that wait, and the memory in which they do.
+    /// The waiting lines, and the memory they are in.
     #[inline(always)]
     pub fn lines(&self) -> (&Lines, &SharedMap) {
         (&self.lines, &self.shards.file.map)
     }
 
-    /// Where everything is.
+    /// The layout of the zone.
     pub fn layout(&self) -> &Layout {
         &self.shards.file.layout
     }
 
-    /// Since when it is, and by which clock and seed.
+    /// The zone's identity: its creation, clock and seed.
     pub fn birth(&self) -> &Birth {
         &self.birth
     }
 
-    /// Try once what was out of reach, or why something still is.
+    /// Try once all locks that were out of reach; the error says why one still is.
     pub fn probe(&self) -> Result<(), Unusable> {
         let probed = self.shards.probe();
         self.limits.probe(&self.shards)?;
@@ -110,7 +110,7 @@ impl ZoneStorage {
         self.shards.file.count(figure, more as u64);
     }
 
-    /// Free a place in a full shard for a tag: of an expired key, or of one that the written choice lets go.
+    /// Free a place in a full shard for a tag: of an expired key, or of one that may be forgotten (`OnFull::Forget`).
     fn free_one(&self, shard: &mut Guard<'_>, tag: u64, now_us: i64, ours: impl Fn(u64) -> bool) -> Result<(), Full> {
         let swept = shard.sweep(SWEEP, usize::MAX, self.limits(), now_us, ours);
         self.count(Figure::Expired, swept.expired);

@@ -1,6 +1,6 @@
-//! The tries that holds and keys are found in: each node has a child for every four bits of a hash, those at the node's
-//! level, and at least two children. Levels at which all leaves below are alike have no node, so that a leaf takes one
-//! node more at the most, however alike two hashes are: room for that was reserved.
+//! The tries that find holds and keys. A node branches on the four bits of a hash at its level, and has at least two
+//! children. Levels at which all leaves below are equal have no node, so that a leaf takes at most one more node,
+//! however similar two hashes are: room for that was reserved.
 
 use crate::zone::backing::MappedBacking;
 use crate::zone::journal::TRIES;
@@ -11,7 +11,7 @@ const CHILDREN: usize = 5;
 pub(super) const FANOUT: u64 = 16;
 /// Levels of a hash.
 pub(super) const LEVELS: u32 = 16;
-/// Where the word of the kind tells the level of a node.
+/// Where the kind word has the level of a node.
 const AT_LEVEL: u32 = 32;
 
 /// Which of the two tries of a shard.
@@ -23,7 +23,7 @@ pub enum Trie {
     Keys,
 }
 
-/// Where a cell hangs.
+/// Where a cell is attached.
 #[derive(Clone, Copy)]
 enum Slot {
     Root,
@@ -35,7 +35,7 @@ pub(super) fn digit(hash: u64, level: u32) -> u64 {
 }
 
 impl MappedBacking<'_> {
-    /// The leaf of a hash, if there is one that is like it at all levels that have a node; the caller compares the rest.
+    /// The leaf that matches a hash at all levels that have a node, if there is one; the caller compares the rest.
     #[inline]
     pub(super) fn leaf(&self, trie: Trie, hash: u64) -> Option<u32> {
         let mut cell = self.root(trie);
@@ -48,11 +48,11 @@ impl MappedBacking<'_> {
         (cell != 0).then_some(cell)
     }
 
-    /// Hang a leaf into a trie that has none of this hash. It takes one cell at the most.
+    /// Insert a leaf into a trie that has none of this hash. It takes at most one cell.
     pub(super) fn insert_leaf(&mut self, trie: Trie, hash: u64, leaf: u32) {
-        let other = self.like(trie, hash);
+        let other = self.similar_leaf(trie, hash);
         if other == 0 {
-            return self.hang(trie, Slot::Root, leaf);
+            return self.attach(trie, Slot::Root, leaf);
         }
         let other = self.hash_of(trie, other);
         let Some(differs) = (0..LEVELS).find(|level| digit(hash, *level) != digit(other, *level)) else {
@@ -64,59 +64,59 @@ impl MappedBacking<'_> {
             if !self.is_node(cell) || self.level_of(cell) >= differs {
                 break;
             }
-            let own = digit(hash, self.level_of(cell));
-            (slot, cell) = (Slot::Child(cell, own), self.child(cell, own));
+            let own_digit = digit(hash, self.level_of(cell));
+            (slot, cell) = (Slot::Child(cell, own_digit), self.child(cell, own_digit));
         }
         if self.is_node(cell) && self.level_of(cell) == differs {
-            return self.hang(trie, Slot::Child(cell, digit(hash, differs)), leaf);
+            return self.attach(trie, Slot::Child(cell, digit(hash, differs)), leaf);
         }
         let node = self.new_node(differs, [(digit(hash, differs), leaf), (digit(other, differs), cell)]);
-        self.hang(trie, slot, node);
+        self.attach(trie, slot, node);
     }
 
-    /// A leaf that begins like a hash as far as any does; 0 where there is none.
-    fn like(&self, trie: Trie, hash: u64) -> u32 {
+    /// A leaf that shares the longest prefix with a hash; 0 where the trie is empty.
+    fn similar_leaf(&self, trie: Trie, hash: u64) -> u32 {
         let mut cell = self.root(trie);
         for _ in 0..LEVELS {
             if !self.is_node(cell) {
                 break;
             }
-            let own = self.child(cell, digit(hash, self.level_of(cell)));
-            // Below a node that has none of this digit, all begin alike as far as it goes.
+            let exact = self.child(cell, digit(hash, self.level_of(cell)));
+            // Below a node without this digit, all leaves share the same prefix with the hash.
             let any = || (0..FANOUT).map(|digit| self.child(cell, digit)).find(|child| *child != 0);
-            cell = if own != 0 { own } else { any().unwrap_or(0) };
+            cell = if exact != 0 { exact } else { any().unwrap_or(0) };
         }
         cell
     }
 
-    /// Take a leaf out of a trie, and the node that is not needed without it.
+    /// Remove a leaf from a trie, and the node that is not needed without it.
     pub(super) fn remove_leaf(&mut self, trie: Trie, hash: u64, leaf: u32) {
         let (mut above, mut slot, mut cell) = (Slot::Root, Slot::Root, self.root(trie));
         for _ in 0..LEVELS {
             if !self.is_node(cell) {
                 break;
             }
-            let own = digit(hash, self.level_of(cell));
-            (above, slot, cell) = (slot, Slot::Child(cell, own), self.child(cell, own));
+            let own_digit = digit(hash, self.level_of(cell));
+            (above, slot, cell) = (slot, Slot::Child(cell, own_digit), self.child(cell, own_digit));
         }
         if cell != leaf {
             self.damage_holds();
             return;
         }
-        let Slot::Child(node, own) = slot else {
-            return self.hang(trie, Slot::Root, 0);
+        let Slot::Child(node, own_digit) = slot else {
+            return self.attach(trie, Slot::Root, 0);
         };
-        let others = (0..FANOUT).filter(|digit| *digit != own).map(|digit| self.child(node, digit));
+        let others = (0..FANOUT).filter(|digit| *digit != own_digit).map(|digit| self.child(node, digit));
         let mut left = others.filter(|child| *child != 0);
         let (one, another) = (left.next(), left.next());
         if another.is_some() {
-            return self.hang(trie, slot, 0);
+            return self.attach(trie, slot, 0);
         }
-        self.hang(trie, above, one.unwrap_or(0));
+        self.attach(trie, above, one.unwrap_or(0));
         self.drop_cell(node);
     }
 
-    /// The hash that a leaf hangs by.
+    /// The hash of a leaf.
     pub(super) fn hash_of(&self, trie: Trie, leaf: u32) -> u64 {
         match trie {
             Trie::Holds => hash_of_id([self.cell(leaf, 0), self.cell(leaf, 1)]),
@@ -135,7 +135,7 @@ impl MappedBacking<'_> {
         cell != 0 && self.cell(cell, KIND) as u8 == Kind::Node as u8
     }
 
-    /// At which four bits of a hash the children of a node differ.
+    /// The level of a node: at which four bits of a hash its children differ.
     pub(super) fn level_of(&self, node: u32) -> u32 {
         (self.cell(node, KIND) >> AT_LEVEL) as u32
     }
@@ -154,7 +154,7 @@ impl MappedBacking<'_> {
         node
     }
 
-    fn hang(&mut self, trie: Trie, slot: Slot, cell: u32) {
+    fn attach(&mut self, trie: Trie, slot: Slot, cell: u32) {
         let replaced = |word: u64, is_upper: bool| {
             let (low, high) = halves(word);
             if is_upper { word_of(low, cell) } else { word_of(cell, high) }
@@ -169,7 +169,7 @@ impl MappedBacking<'_> {
     }
 }
 
-/// The hash of an id, which is random or a digest already; which ids meet is nothing that a caller can aim at. Not 0.
+/// The hash of an id, which is random or a digest already, so that callers cannot aim for collisions. Never 0.
 pub fn hash_of_id([low, high]: [u64; 2]) -> u64 {
     (low ^ high.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15).max(1)
 }

@@ -1,8 +1,9 @@
-//! What must hold of whatever is written in a log; the fuzzers of `rust/fuzz` ask this too.
+//! What must hold for any content of a log; the fuzzers of `rust/fuzz` check this too.
 
 use headgate_logs::{LATEST_US, LogLine, read_line};
 
-/// What is read of a line is part of it, and written plainly it is the same; a block is read as its lines are.
+/// All fields of a line are parts of it, and the same line written plainly reads the same; a block is read as its
+/// lines.
 pub fn log_line(sent: &[u8]) {
     let block = String::from_utf8_lossy(sent);
     for line in block.split('\n') {
@@ -18,7 +19,7 @@ pub fn log_line(sent: &[u8]) {
             // What follows the request changes nothing, as long as it is no surprise.
             assert_eq!(read_line(&format!("{line} \"-\""), true), read);
         }
-        // A time without a zone is only read by who says that it is in UTC; what else is read is the same.
+        // A time without a zone is only read where the caller says that it is in UTC; everything else is read the same.
         let with_zone = read_line(line, false);
         assert!(with_zone.is_none() || with_zone == read);
     }

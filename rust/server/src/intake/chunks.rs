@@ -1,6 +1,6 @@
-//! Where a body in chunks ends (RFC 9112, 7.1). Its bytes go to hyper as they are; here they are only followed.
+//! Finding the end of a body in chunks (RFC 9112, 7.1). Its bytes go to hyper unchanged; here they are only followed.
 //!
-//! Lines end in CR LF, sizes are digits, and extensions and trailers are bounded: what is read in only one way.
+//! Lines end in CR LF, sizes are digits, and extensions and trailers are bounded, so that a body is unambiguous.
 
 use self::Unfollowed::{NoChunks, TooLong};
 
@@ -119,18 +119,18 @@ impl Chunks {
 mod tests {
     use super::*;
 
-    /// How many bytes are the body, if it has come whole, however it is cut.
+    /// The length of the body, if it is complete, however it is cut.
     fn end_of(sent: &str) -> Result<Option<usize>, Unfollowed> {
-        let mut whole = Chunks::new();
-        let taken = whole.follow(sent.as_bytes());
+        let mut at_once = Chunks::new();
+        let taken = at_once.follow(sent.as_bytes());
         let mut piecewise = Chunks::new();
         let mut sum = Ok(0);
         for byte in sent.as_bytes() {
             sum = sum.and_then(|sum| Ok(sum + piecewise.follow(&[*byte])?));
         }
         assert_eq!(taken, sum, "{sent:?}");
-        assert_eq!(whole.state == State::End, piecewise.state == State::End);
-        taken.map(|taken| whole.has_ended().then_some(taken))
+        assert_eq!(at_once.state == State::End, piecewise.state == State::End);
+        taken.map(|taken| at_once.has_ended().then_some(taken))
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Where frames of HTTP/2 end (RFC 9113, 4.1), and the fields of a request, which may be in several (4.3).
+//! Finding the end of HTTP/2 frames (RFC 9113, 4.1), and of the fields of a request, which may span several (4.3).
 //!
-//! h2 reads the frames. Here they are only followed, so that a head that does not come whole has its time, and is
-//! counted, as in HTTP/1.
+//! h2 reads the frames. Here they are only followed, so that an incomplete head is bounded in time, and counted, as in
+//! HTTP/1.
 
-/// The bytes with which a client begins (RFC 9113, 3.4), in number.
+/// The length of the connection preface (RFC 9113, 3.4).
 pub const PREFACE: usize = 24;
 
 const HEAD: usize = 9;
@@ -14,26 +14,26 @@ const END_HEADERS: u8 = 4;
 /// Follows the frames of one connection.
 #[derive(Clone, Debug)]
 pub struct Frames {
-    /// Bytes in front of the first frame that have not come.
+    /// The bytes before the first frame that have not arrived.
     preface: usize,
     head: [u8; HEAD],
-    /// How much of a frame's head has come.
+    /// How much of a frame's head has arrived.
     count: usize,
-    /// How much of its payload has not come.
+    /// How much of its payload has not arrived.
     left: usize,
     /// Whether fields go on in the next frame.
     in_fields: bool,
-    /// What has come of a frame, or of fields.
+    /// The received bytes of an incomplete frame, or of incomplete fields.
     unfinished: usize,
 }
 
 impl Frames {
-    /// Of a connection that begins with so many other bytes.
+    /// The frames of a connection that begins with `preface` other bytes.
     pub fn after(preface: usize) -> Self {
         Self { preface, head: [0; HEAD], count: 0, left: 0, in_fields: false, unfinished: 0 }
     }
 
-    /// How many bytes have come of a frame that has not come whole, or of fields.
+    /// The received bytes of an incomplete frame, or of incomplete fields.
     pub fn unfinished(&self) -> usize {
         self.unfinished
     }
@@ -43,7 +43,7 @@ impl Frames {
         self.in_fields || (self.count == HEAD && matches!(self.head[3], HEADERS | CONTINUATION))
     }
 
-    /// Follow what has come.
+    /// Follow received bytes.
     pub fn follow(&mut self, sent: &[u8]) {
         let mut sent = &sent[self.skipped(sent.len())..];
         while !sent.is_empty() {
@@ -73,7 +73,7 @@ impl Frames {
         skipped
     }
 
-    /// A frame has come whole.
+    /// End a complete frame.
     fn end(&mut self) {
         let (kind, flags) = (self.head[3], self.head[4]);
         self.count = 0;
@@ -117,7 +117,7 @@ mod tests {
             [&b"PRI"[..], &frame(HEADERS, 1, b"ab"), &frame(CONTINUATION, 0, b"c"), &frame(CONTINUATION, 4, b"")]
                 .concat();
         let seen = followed(&sent);
-        assert_eq!(seen[11], (9, true)); // the head of the first frame has come
+        assert_eq!(seen[11], (9, true)); // the head of the first frame has arrived
         assert_eq!(seen[sent.len() - 2], (11 + 10 + 8, true));
         assert_eq!(seen[sent.len() - 1], (0, false));
     }

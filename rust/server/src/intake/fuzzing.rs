@@ -1,8 +1,9 @@
-//! What must hold of whatever bytes a client sends.
+//! Properties that must hold for any bytes that a client sends.
 //!
-//! The fuzzers of `rust/fuzz` ask these functions, which panic where it does not hold; so does a bounded run below.
+//! The fuzzers of `rust/fuzz` call these functions, which panic where a property does not hold; so does a bounded run
+//! below.
 
-#![allow(clippy::expect_used, clippy::panic)] // they say so when they fail
+#![allow(clippy::expect_used, clippy::panic)] // a failed property panics
 
 #[cfg(test)]
 #[path = "../../../fuzz/src/bounded.rs"]
@@ -33,7 +34,7 @@ fn tight() -> Bounds {
     Bounds { head_bytes: 300, target_bytes: 40, fields: 12, ..Bounds::default() }
 }
 
-/// Sizes of the pieces in which an input comes: at once, byte by byte, and as its first byte says.
+/// Sizes of the pieces in which an input arrives: at once, byte by byte, and as its first byte says.
 fn sizes(sent: &[u8]) -> [usize; 3] {
     [sent.len().max(1), 1, 2 + usize::from(sent.first().copied().unwrap_or_default()) % 29]
 }
@@ -41,18 +42,18 @@ fn sizes(sent: &[u8]) -> [usize; 3] {
 /// A head is the same however it is cut, and all of it is one head.
 pub fn head(sent: &[u8]) {
     for bounds in [tight(), Bounds::default()] {
-        let whole = read_head(sent, &mut Seen::default(), &bounds);
+        let at_once = read_head(sent, &mut Seen::default(), &bounds);
         for size in sizes(sent) {
             let mut seen = Seen::default();
             let ends = (1..=sent.len().div_ceil(size)).map(|count| sent.len().min(count * size));
             let mut read = ends.map(|end| read_head(&sent[..end], &mut seen, &bounds));
-            match (&whole, read.find(|read| !matches!(read, Ok(None))).unwrap_or(Ok(None))) {
-                (Ok(whole), Ok(piecewise)) => assert_eq!(*whole, piecewise, "in pieces of {size}"),
+            match (&at_once, read.find(|read| !matches!(read, Ok(None))).unwrap_or(Ok(None))) {
+                (Ok(at_once), Ok(piecewise)) => assert_eq!(*at_once, piecewise, "in pieces of {size}"),
                 (Err(_), Err(_)) => {}
-                (_, piecewise) => panic!("{:?} in pieces of {size}, {:?} at once", piecewise.is_ok(), whole.is_ok()),
+                (_, piecewise) => panic!("{:?} in pieces of {size}, {:?} at once", piecewise.is_ok(), at_once.is_ok()),
             }
         }
-        let Ok(Some(head)) = whole else {
+        let Ok(Some(head)) = at_once else {
             continue;
         };
         let own = &sent[..head.bytes];
@@ -65,7 +66,7 @@ pub fn head(sent: &[u8]) {
     }
 }
 
-/// A body in chunks is the same however it is cut; hyper reads the same bytes, and the next request behind them.
+/// A body in chunks is the same however it is cut; hyper reads the same bytes, and the next request after them.
 pub fn chunks(sent: &[u8]) {
     let followed = sizes(sent).map(|size| {
         let mut chunks = Chunks::new();
@@ -93,7 +94,7 @@ pub fn chunks(sent: &[u8]) {
     }
 }
 
-/// The data of chunks that were followed, and whether fields come behind: hyper takes not all of those.
+/// The data of chunks that were followed, and whether trailers follow: hyper does not accept all of those.
 fn data_of(mut chunks: &[u8]) -> (Vec<u8>, bool) {
     let mut data = Vec::new();
     while let Some(end) = chunks.iter().position(|byte| *byte == b'\n') {
@@ -111,16 +112,16 @@ fn data_of(mut chunks: &[u8]) -> (Vec<u8>, bool) {
 
 /// Frames end where their heads say, however they are cut.
 pub fn frames(sent: &[u8]) {
-    let told = told_of_frames(sent.get(PREFACE..).unwrap_or_default());
+    let expected = expected_of_frames(sent.get(PREFACE..).unwrap_or_default());
     for size in sizes(sent) {
         let mut frames = Frames::after(PREFACE);
         sent.chunks(size).for_each(|piece| frames.follow(piece));
-        assert_eq!((frames.unfinished(), frames.in_fields()), told, "in pieces of {size}");
+        assert_eq!((frames.unfinished(), frames.in_fields()), expected, "in pieces of {size}");
     }
 }
 
 /// How many bytes are unfinished, and whether fields are, read from whole frames.
-fn told_of_frames(mut sent: &[u8]) -> (usize, bool) {
+fn expected_of_frames(mut sent: &[u8]) -> (usize, bool) {
     let (mut fields, mut in_fields) = (0, false);
     while let Some(([high, middle, low, kind, flags, ..], payload)) = sent.split_at_checked(9) {
         let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
@@ -138,23 +139,23 @@ fn told_of_frames(mut sent: &[u8]) -> (usize, bool) {
 /// The requests of a connection are the same however they are cut, and hyper reads exactly those.
 pub fn requests(sent: &[u8]) {
     let bounds = Arc::new(tight());
-    let [whole, piecewise @ ..] = sizes(sent).map(|size| hand_over(sent.chunks(size), &bounds));
+    let [at_once, piecewise @ ..] = sizes(sent).map(|size| hand_over(sent.chunks(size), &bounds));
     for other in piecewise {
-        assert_eq!((other.refused, other.broken), (whole.refused, whole.broken));
-        assert!(other.heads().eq(whole.heads()), "other heads");
+        assert_eq!((other.refused, other.broken), (at_once.refused, at_once.broken));
+        assert!(other.heads().eq(at_once.heads()), "other heads");
         // Where a body breaks off, more or less of it has been handed over.
-        assert!(if whole.broken { other.bytes.starts_with(&whole.bytes) } else { other.bytes == whole.bytes });
+        assert!(if at_once.broken { other.bytes.starts_with(&at_once.bytes) } else { other.bytes == at_once.bytes });
     }
-    let read = read_by_hyper(&whole.bytes, &bounds);
-    assert!(read.len() <= whole.heads.len(), "hyper reads a request in another");
+    let read = read_by_hyper(&at_once.bytes, &bounds);
+    assert!(read.len() <= at_once.heads.len(), "hyper reads a request in another");
     for (index, read) in read.iter().enumerate() {
-        let own = &whole.heads[index];
-        assert!(read.is(&whole.bytes[own.clone()]), "request {index} is another");
-        let Ok(Some(Head { body, .. })) = read_head(&whole.bytes[own.clone()], &mut Seen::default(), &bounds) else {
+        let own = &at_once.heads[index];
+        assert!(read.is(&at_once.bytes[own.clone()]), "request {index} is another");
+        let Ok(Some(Head { body, .. })) = read_head(&at_once.bytes[own.clone()], &mut Seen::default(), &bounds) else {
             panic!("request {index} was handed over without a head");
         };
-        let end = whole.heads.get(index + 1).map_or(whole.bytes.len(), |next| next.start);
-        let framed = &whole.bytes[own.end..end];
+        let end = at_once.heads.get(index + 1).map_or(at_once.bytes.len(), |next| next.start);
+        let framed = &at_once.bytes[own.end..end];
         let ((data, has_trailers), has_ended) = match body {
             Framing::Length(length) => ((framed.to_vec(), false), length == framed.len() as u64),
             Framing::Chunks => {
@@ -163,7 +164,7 @@ pub fn requests(sent: &[u8]) {
                 (data_of(framed), chunks.has_ended())
             }
         };
-        assert!(has_ended || index + 1 == whole.heads.len(), "a request begins in the body of another");
+        assert!(has_ended || index + 1 == at_once.heads.len(), "a request begins in the body of another");
         if read.ended {
             assert!(has_ended && read.body == data, "request {index} has another body");
         } else {
@@ -171,11 +172,11 @@ pub fn requests(sent: &[u8]) {
         }
     }
     if read.iter().all(|read| read.ended) {
-        assert_eq!(read.len(), whole.heads.len(), "hyper has not read all");
+        assert_eq!(read.len(), at_once.heads.len(), "hyper has not read all");
     }
 }
 
-/// What the intake hands over of a connection.
+/// What the intake hands over from a connection.
 #[derive(Default)]
 struct HandedOver {
     bytes: Vec<u8>,
@@ -192,7 +193,7 @@ impl HandedOver {
     }
 }
 
-/// What the intake makes of what comes: as `poll_read`, but for where it comes from.
+/// What the intake hands over for these pieces: as `poll_read` does, except for the source of the bytes.
 fn hand_over<'a>(pieces: impl Iterator<Item = &'a [u8]>, bounds: &Arc<Bounds>) -> HandedOver {
     let client = IpAddr::from(Ipv4Addr::LOCALHOST);
     let connection = Arc::new(Connection::new(0, client, Arc::new(Room::new()), Duration::from_secs(30)));
@@ -237,12 +238,12 @@ thread_local! {
 
 fn idle_stream() -> TcpStream {
     IDLE.take().unwrap_or_else(|| {
-        LISTENER.with(|made| {
-            let (runtime, listener) = &**made;
+        LISTENER.with(|listening| {
+            let (runtime, listener) = &**listening;
             let _entered = runtime.enter();
             let address = listener.local_addr().expect("an address");
             let stream = std::net::TcpStream::connect(address).expect("a connection");
-            stream.set_nonblocking(true).expect("a socket that can be asked");
+            stream.set_nonblocking(true).expect("a non-blocking socket");
             TcpStream::from_std(stream).expect("a connection")
         })
     })
@@ -253,22 +254,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_comes_a_head_is_the_same_however_it_is_cut() {
+    fn any_head_is_the_same_however_it_is_cut() {
         bounded::each("head", 20_000, head);
     }
 
     #[test]
-    fn whatever_comes_hyper_reads_the_chunks_that_are_followed() {
+    fn hyper_reads_any_chunks_that_are_followed() {
         bounded::each("chunks", 20_000, chunks);
     }
 
     #[test]
-    fn whatever_comes_frames_end_where_their_heads_say() {
+    fn any_frames_end_where_their_heads_say() {
         bounded::each("frames", 20_000, frames);
     }
 
     #[test]
-    fn whatever_comes_hyper_reads_the_requests_that_are_handed_over() {
+    fn hyper_reads_any_requests_that_are_handed_over() {
         bounded::each("requests", 20_000, requests);
     }
 }

@@ -1,6 +1,6 @@
 //! Whether the head of a request can be read in only one way, and how its body is framed.
 //!
-//! hyper reads the head again. What it takes and another server might read as another request is refused before:
+//! hyper reads the head again. What hyper accepts and another server might read as another request is refused before:
 //! a length beside chunks, two lengths, folded fields, lines that end in LF alone, methods that are none.
 
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ pub struct Head {
     /// How many fields it has.
     pub fields: usize,
     pub body: Framing,
-    /// The client asks for no other, or what comes behind may be of another protocol: it is not read.
+    /// Whether no further request is read: the client closes, or what follows may be of another protocol.
     pub is_last: bool,
 }
 
@@ -35,14 +35,14 @@ pub enum Framing {
     Chunks,
 }
 
-/// How far the front of what has come was looked at: what comes byte by byte is not looked at anew each time.
+/// How far the received bytes were scanned: a head that arrives byte by byte is not scanned anew each time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     line: usize,
     bytes: usize,
 }
 
-/// The head at the front of what has come; None where it has not come whole.
+/// The head at the front of the received bytes; None where it is incomplete.
 pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option<Head>, Refusal> {
     let Some(bytes) = whole_lines(sent, seen, bounds)? else {
         let is_too_large = sent.len() > bounds.head_bytes;
@@ -78,7 +78,7 @@ pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option
     Ok(Some(Head { bytes, fields: request.headers.len(), body, is_last }))
 }
 
-/// The bytes up to the empty line; None where it has not come. Every line must end in CR LF.
+/// The bytes up to the empty line; None where that has not arrived. Every line must end in CR LF.
 fn whole_lines(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option<usize>, Refusal> {
     let longest_line = bounds.target_bytes + BESIDE_A_TARGET;
     while let Some(length) = memchr(b'\n', &sent[seen.bytes..]) {

@@ -1,6 +1,6 @@
 //! The methods that requests may have.
 
-/// All methods that the Python service knows (those of llhttp), but CONNECT, which asks for a tunnel.
+/// All methods that the Python service knows (those of llhttp), except CONNECT, which requests a tunnel.
 const METHODS: [&str; 34] = [
     "GET",
     "POST",

@@ -1,8 +1,8 @@
-//! One connection's bytes on their way to hyper: only whole heads that can be read in one way get there.
+//! The bytes of one connection on their way to hyper, which gets only complete and unambiguous heads.
 //!
-//! A request that is refused is replaced by an empty one, which the exchange answers with the refusal: so everything
-//! before it is answered first, in order, by hyper. Bytes of HTTP/2 pass as they are. How long a client may take to send
-//! a head is seen here too: the registry's tick says when it is over.
+//! A request that is refused is replaced by an empty one, which the exchange answers with the refusal: so hyper answers
+//! everything before it first, in order. Bytes of HTTP/2 pass unchanged. The time that a client may take to send a head
+//! is enforced here too, after a signal of the registry's tick.
 
 mod chunks;
 mod frames;
@@ -26,7 +26,7 @@ use hyper::rt::{Read, ReadBufCursor};
 use tokio_util::io::poll_read_buf;
 
 use crate::bounds::Bounds;
-use crate::connection::{Connection, Held, Wish};
+use crate::connection::{Connection, Held, Signal};
 use crate::intake::chunks::{Chunks, MOST_EXTENSIONS, MOST_TRAILERS, Unfollowed};
 use crate::intake::frames::{Frames, PREFACE};
 use crate::intake::head::{Framing, Seen, read_head};
@@ -35,22 +35,22 @@ use crate::problems::Refusal;
 use crate::transport::Transport;
 use crate::waiting::Waits;
 
-/// What hyper gets in place of a request that is refused.
+/// What hyper gets in place of a refused request.
 const REFUSED: &[u8] = b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n";
 
 const AT_ONCE: usize = 16 << 10;
 
-/// Fields of a head that hyper has room for unless it is told of more, which costs it two allocations a request.
+/// The fields of a head that hyper has room for by default; more cost it two allocations a request.
 const FIELDS: usize = 100;
 
-/// What comes next.
+/// What the next bytes belong to.
 enum Next {
     Head(Seen),
     Body {
         left: u64,
     },
     Chunks(Chunks),
-    /// A head of more fields than hyper takes.
+    /// A head with more fields than hyper takes.
     WideHead,
     /// Nothing: the last request was read.
     Nothing,
@@ -58,38 +58,38 @@ enum Next {
     Frames(Frames),
 }
 
-/// A connection whose bytes are looked at.
+/// The checked byte stream of a connection.
 pub struct Intake {
     stream: Transport,
     connection: Arc<Connection>,
     bounds: Arc<Bounds>,
     buffer: BytesMut,
-    /// So many bytes at the front of the buffer may be handed over.
+    /// The number of bytes at the front of the buffer that may be handed over.
     ready: usize,
     next: Next,
-    /// Bytes of empty lines that came before the next head.
+    /// The bytes of empty lines received before the next head.
     empty: usize,
-    /// Heads that were handed over, and so the number of the next one.
+    /// The number of heads that were handed over, which is the number of the next one.
     number: u64,
-    /// In which state of which request it waits.
+    /// What it waits for, and for which request.
     waits_for: Option<(Waits, u64)>,
-    /// What has come of a head.
+    /// The received part of a head.
     held: Held,
-    /// Something that hyper has written did not get into the socket: for lack of room there, or since it was another
-    /// connection's turn.
+    /// Whether something that hyper has written did not get into the socket: for lack of room there, or because it was
+    /// another connection's turn.
     has_unsent: bool,
-    /// What hyper has kept of what it has written.
+    /// What hyper still buffers of what it has written.
     unsent: Held,
-    /// The client was told that no more comes, and what it still sends is thrown away.
+    /// Whether the sending side was shut down, and what the client still sends is discarded.
     lingers: bool,
     /// How many fields of a head hyper takes.
     fields: usize,
-    /// hyper was told that no more comes, so that another one takes its place that takes more fields.
-    makes_way: bool,
+    /// Whether hyper got the end of the stream, so that an instance that takes more fields can replace it.
+    is_replaced: bool,
 }
 
 impl Intake {
-    /// The bytes of HTTP/1; `buffer` has come already.
+    /// The stream of a connection of HTTP/1; `buffer` has been received already.
     pub fn http1(stream: Transport, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
         let next = Next::Head(Seen::default());
         let (held, unsent) = (Held::of(Arc::clone(&connection)), Held::of(Arc::clone(&connection)));
@@ -108,27 +108,27 @@ impl Intake {
             unsent,
             lingers: false,
             fields: FIELDS,
-            makes_way: false,
+            is_replaced: false,
         }
     }
 
-    /// The bytes of HTTP/2; `buffer` has come already.
+    /// The stream of a connection of HTTP/2; `buffer` has been received already.
     pub fn http2(stream: Transport, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
         let next = Next::Frames(Frames::after(PREFACE));
         Self { next, ..Self::http1(stream, buffer, connection, bounds) }
     }
 
-    /// Whether hyper has come to its end for a head of more fields than it takes: so many are to be taken from now on.
+    /// The number of fields to take from now on, where hyper has ended for a head with more fields than it takes.
     pub fn takes_more_fields(&mut self) -> Option<usize> {
-        let makes_way = std::mem::take(&mut self.makes_way);
-        makes_way.then(|| {
+        let is_replaced = std::mem::take(&mut self.is_replaced);
+        is_replaced.then(|| {
             self.fields = self.bounds.fields;
             self.next = Next::Head(Seen::default());
             self.fields
         })
     }
 
-    /// Refuse the next request, or what has come of it.
+    /// Refuse the next request, or the received part of it.
     pub fn refuse(&mut self, refusal: Refusal) {
         self.connection.refuse(self.number, refusal);
         self.hand_over(REFUSED.len());
@@ -141,12 +141,12 @@ impl Intake {
         self.ready = bytes;
         self.empty = 0;
         self.number += 1;
-        self.connection.is_done_with(Wish::Expire);
+        self.connection.clear_signal(Signal::Expire);
         self.connection.waiting.begin();
         self.held.set(0);
     }
 
-    /// See what may be handed over of what has come.
+    /// Determine which received bytes may be handed over.
     fn advance(&mut self) -> io::Result<()> {
         match &mut self.next {
             Next::Head(seen) => {
@@ -217,10 +217,10 @@ impl Intake {
         self.next = if is_last { Next::Nothing } else { Next::Head(Seen::default()) };
     }
 
-    /// Read what there is; 0 at the end.
+    /// Read the available bytes; 0 at the end.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.buffer.reserve(AT_ONCE / 4);
-        // A read that leaves room has read all that there is: the socket is not asked again before more comes.
+        // A read that leaves room has read all available bytes: the socket is not read again before more arrives.
         poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.buffer)
     }
 }
@@ -239,10 +239,10 @@ impl Read for Intake {
                 this.ready -= count;
                 return Poll::Ready(Ok(()));
             }
-            // hyper drops what it has to send where a client leaves that it is still answering.
+            // hyper drops what it has to send where a client leaves before it is answered.
             let is_answering = this.connection.waiting.answering() > 0 || this.has_unsent;
             if matches!(this.next, Next::WideHead) {
-                this.makes_way = !is_answering;
+                this.is_replaced = !is_answering;
                 this.connection.hold_back(is_answering);
                 return if is_answering { Poll::Pending } else { Poll::Ready(Ok(())) };
             }
@@ -259,7 +259,7 @@ impl Read for Intake {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     this.note_wait();
-                    if this.see_to_wish()? {
+                    if this.handle_signals()? {
                         return Poll::Ready(Ok(()));
                     }
                     if this.ready == 0 {

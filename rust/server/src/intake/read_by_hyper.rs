@@ -1,4 +1,4 @@
-//! What hyper makes of bytes that were handed over to it.
+//! The requests that hyper reads from bytes that were handed over to it.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -21,9 +21,9 @@ use crate::bounds::Bounds;
 /// A request as hyper has read it.
 pub struct Read {
     parts: http::request::Parts,
-    /// What has come of its body.
+    /// The received part of its body.
     pub body: Vec<u8>,
-    /// Whether the body has come whole.
+    /// Whether the body is complete.
     pub ended: bool,
 }
 
@@ -53,7 +53,7 @@ impl Read {
     }
 }
 
-/// The requests that hyper reads, set as the door sets it; no more comes, and the connection stays open.
+/// The requests that hyper reads, configured as in the door; no more bytes arrive, and the connection stays open.
 pub fn read_by_hyper(sent: &[u8], bounds: &Bounds) -> Vec<Read> {
     let read = RefCell::new(Vec::new());
     let service = service_fn(async |request: Request<Incoming>| {
@@ -84,7 +84,7 @@ pub fn read_by_hyper(sent: &[u8], bounds: &Bounds) -> Vec<Read> {
     read.into_inner()
 }
 
-/// Poll a future until it is done, or waits for what does not come.
+/// Poll a future until it is done, or waits for what never arrives.
 fn poll_while_woken(future: impl Future) {
     let mut future = pin!(future);
     let woken = Arc::new(Woken(AtomicBool::new(true)));

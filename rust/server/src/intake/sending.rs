@@ -7,14 +7,14 @@ use std::task::{Context, Poll, ready};
 use hyper::rt::Write;
 use tokio::io::AsyncWrite;
 
-use crate::connection::Wish;
+use crate::connection::Signal;
 use crate::intake::{Intake, Next};
 use crate::transport::{Taken, Transport, send_tls};
 use crate::waiting::{LINGER, Waits};
 
 impl Intake {
-    /// Note what hyper keeps of `count` bytes that it writes: all of them until the last one is taken.
-    fn keeps(&mut self, count: usize, poll: &Poll<io::Result<usize>>) {
+    /// Record what hyper buffers of `count` bytes that it writes: all of them until the last one is taken.
+    fn note_unsent(&mut self, count: usize, poll: &Poll<io::Result<usize>>) {
         match poll {
             Poll::Ready(Ok(taken)) if *taken < count => self.unsent.set_at_least(count),
             Poll::Ready(_) => self.unsent.set(0),
@@ -22,7 +22,7 @@ impl Intake {
         }
     }
 
-    /// Note how much the socket has taken of `count` bytes.
+    /// Record how much the socket has taken of `count` bytes.
     fn took(&mut self, count: usize, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.note(match &poll {
             Poll::Ready(Ok(taken)) if *taken >= count => Taken::All,
@@ -33,7 +33,7 @@ impl Intake {
         poll
     }
 
-    /// Note how much the socket has taken of what was to be sent.
+    /// Record how much the socket has taken of the data to be sent.
     fn note(&mut self, taken: Taken) {
         let had_unsent = std::mem::replace(&mut self.has_unsent, taken != Taken::All);
         match taken {
@@ -43,13 +43,14 @@ impl Intake {
             Taken::Lost => {}
         }
         if had_unsent && !self.has_unsent && (self.connection.has_left() || matches!(self.next, Next::WideHead)) {
-            self.connection.woken.notify_one(); // now hyper may learn that no more comes
+            self.connection.woken.notify_one(); // now hyper may get the end of the stream
         }
     }
 }
 
 impl Write for Intake {
-    // In HTTP/1 hyper writes all that it has at one time; of HTTP/2 it has a frame or two, and streams count their own.
+    // In HTTP/1 hyper writes all that it has at once; in HTTP/2 it has a frame or two, and streams count their own
+    // bytes.
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let poll = match &mut this.stream {
@@ -63,7 +64,7 @@ impl Write for Intake {
                 poll
             }
         };
-        this.keeps(bytes.len(), &poll);
+        this.note_unsent(bytes.len(), &poll);
         poll
     }
 
@@ -102,10 +103,10 @@ impl Write for Intake {
         }
     }
 
-    /// Say that no more comes, and throw away what still does.
+    /// Shut down the sending side, and discard what still arrives.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.makes_way {
+        if this.is_replaced {
             return Poll::Ready(Ok(()));
         }
         match &mut this.stream {
@@ -116,7 +117,7 @@ impl Write for Intake {
                 ready!(poll)?;
             }
         }
-        let is_between = matches!(this.next, Next::Head(_) | Next::Frames(_)) && !this.connection.was_told();
+        let is_between = matches!(this.next, Next::Head(_) | Next::Frames(_)) && !this.connection.has_announced_end();
         if is_between || this.connection.has_left() {
             return Poll::Ready(Ok(()));
         }
@@ -129,7 +130,7 @@ impl Write for Intake {
             this.buffer.clear();
             match this.poll_more(cx) {
                 Poll::Ready(Ok(count)) if count > 0 => {}
-                Poll::Pending if !this.connection.has(Wish::GiveWay) => return Poll::Pending,
+                Poll::Pending if !this.connection.has(Signal::GiveWay) => return Poll::Pending,
                 _ => return Poll::Ready(Ok(())),
             }
         }

@@ -1,15 +1,15 @@
-//! Targets: which are read, and what is percent-encoded of those that are sent as they are typed.
+//! Request targets: which are accepted, and which characters in them are percent-encoded.
 //!
-//! hyper knows no `"`, `<`, `>` and `` ` `` in them, and only some of the bytes that are no ASCII, where other servers
-//! pass all of these on. The Python service reads the same (`headgate.service.http.targets`).
+//! hyper rejects `"`, `<`, `>` and `` ` `` in them, and some of the bytes outside ASCII, where other servers pass all
+//! of these on. The Python service reads the same (`headgate.service.http.targets`).
 
 use bytes::{BufMut, BytesMut};
 use memchr::memchr2;
 
 const LONGEST_PLAIN: usize = 256;
 
-/// Percent-encode these characters in the target of the request whose first line is at the front of what has come, as a
-/// policy reads it anyway; whether there were any.
+/// Percent-encode these characters in the target of the request line at the front of the received bytes, as a policy
+/// reads it anyway; returns whether there were any.
 pub fn quote_target(sent: &mut BytesMut) -> bool {
     let Some(end) = sent.windows(2).position(|pair| pair == b"\r\n") else {
         return false;
@@ -20,14 +20,14 @@ pub fn quote_target(sent: &mut BytesMut) -> bool {
         return false;
     };
     let target = line.get(first + 1..last).unwrap_or_default();
-    let typed = target.iter().filter(|byte| is_typed(**byte)).count();
-    if typed == 0 {
+    let to_encode = target.iter().filter(|byte| needs_encoding(**byte)).count();
+    if to_encode == 0 {
         return false;
     }
-    let mut quoted = BytesMut::with_capacity(sent.len() + 2 * typed);
+    let mut quoted = BytesMut::with_capacity(sent.len() + 2 * to_encode);
     quoted.extend_from_slice(&line[..=first]);
     for byte in target {
-        if is_typed(*byte) {
+        if needs_encoding(*byte) {
             quoted.put_u8(b'%');
             quoted.put_u8(digit(byte >> 4));
             quoted.put_u8(digit(byte & 15));
@@ -40,7 +40,7 @@ pub fn quote_target(sent: &mut BytesMut) -> bool {
     true
 }
 
-/// Whether hyper takes a target, as it is: to ask its `Uri` is to copy the target.
+/// Whether hyper accepts a target unchanged; parsing it as a `Uri` would copy it.
 pub fn is_taken(target: &str) -> bool {
     is_plain(target) || (target.is_ascii() && http::Uri::try_from(target).is_ok())
 }
@@ -77,17 +77,17 @@ fn is_authority(text: &str) -> bool {
                 .is_some_and(|digits| is_port(digits) && (digits.is_empty() || digits.parse::<u16>().is_ok())))
 }
 
-/// Whether hyper surely takes a target.
+/// Whether hyper certainly accepts a target.
 fn is_plain(target: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%?=&:@,+".contains(&byte);
     target.len() <= LONGEST_PLAIN && target.starts_with('/') && target.bytes().all(is_plain)
 }
 
-fn is_typed(byte: u8) -> bool {
+fn needs_encoding(byte: u8) -> bool {
     matches!(byte, b'"' | b'<' | b'>' | b'`' | 0x80..)
 }
 
-/// Of a number below 16.
+/// The hexadecimal digit of a number below 16.
 fn digit(number: u8) -> u8 {
     if number < 10 { b'0' + number } else { b'A' - 10 + number }
 }

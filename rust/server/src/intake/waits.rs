@@ -1,17 +1,17 @@
-//! What a client is waited for, and what is wanted of its connection meanwhile.
+//! What a connection waits for, and how it handles signals meanwhile.
 
 use std::io;
 
-use crate::connection::Wish;
+use crate::connection::Signal;
 use crate::intake::{Intake, Next};
 use crate::problems::Refusal;
 use crate::waiting::Waits;
 
 impl Intake {
-    /// Note what the client is waited for, and since when; whatever else comes of the same does not make it later.
+    /// Record what the connection waits for, and since when; further bytes of the same do not reset the time.
     pub(super) fn note_wait(&mut self) {
         let (waits, within) = match &self.next {
-            // Empty lines that trickle make no head later that has begun.
+            // Trickling empty lines do not extend the time of a head that has begun.
             Next::Head(_) if self.empty > 0 && self.waits_for == Some((Waits::Head, self.number)) => return,
             Next::Frames(frames) if frames.in_fields() => (Waits::Head, Some(self.bounds.head)),
             Next::Head(_) if !self.buffer.is_empty() => (Waits::Head, Some(self.bounds.head)),
@@ -22,20 +22,20 @@ impl Intake {
         };
         if self.waits_for != Some((waits, self.number)) {
             self.connection.waiting.expect(waits, within);
-            self.connection.is_done_with(Wish::Expire);
+            self.connection.clear_signal(Signal::Expire);
             self.waits_for = Some((waits, self.number));
         }
     }
 
-    /// See to what is wanted of the connection, now that nothing more has come; whether it ends.
-    pub(super) fn see_to_wish(&mut self) -> io::Result<bool> {
+    /// Handle the signals to the connection, as no more bytes have arrived; returns whether it ends.
+    pub(super) fn handle_signals(&mut self) -> io::Result<bool> {
         if self.connection.waiting.answering() > 0 {
-            return Ok(false); // it is answered first; what has come of a body is the exchange's concern
+            return Ok(false); // it is answered first; the exchange handles a body that is partly received
         }
-        let gives_way = self.connection.has(Wish::GiveWay);
-        let is_over = gives_way || self.connection.has(Wish::Expire);
+        let gives_way = self.connection.has(Signal::GiveWay);
+        let is_over = gives_way || self.connection.has(Signal::Expire);
         match self.next {
-            Next::Head(_) if self.buffer.is_empty() => Ok(is_over || self.connection.has(Wish::Close)),
+            Next::Head(_) if self.buffer.is_empty() => Ok(is_over || self.connection.has(Signal::Close)),
             Next::Head(_) if is_over => {
                 self.refuse(if gives_way {
                     Refusal::gave_way()

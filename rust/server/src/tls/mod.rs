@@ -1,6 +1,6 @@
-//! What a door proves itself with to its clients, and which clients it lets in: TLS 1.2 and 1.3, by rustls on ring.
+//! The certificate of a door, and which clients it admits: TLS 1.2 and 1.3, by rustls on ring.
 //!
-//! All of it is read from PEM before the first client comes. No message holds a byte of a key.
+//! All of it is read from PEM before the first client connects. No message contains a byte of a key.
 
 mod validity;
 
@@ -24,7 +24,7 @@ pub struct Pem<'a> {
     pub certificate: &'a [u8],
     /// The key of the first of them.
     pub key: &'a [u8],
-    /// Whose certificates clients must have; None lets in clients without one.
+    /// The authority whose certificates clients must have; None admits clients without one.
     pub client_ca: Option<&'a [u8]>,
 }
 
@@ -39,7 +39,7 @@ pub enum Part {
     ClientCa,
 }
 
-/// What is wrong with a text, without anything that it holds.
+/// What is wrong with a text, without any of its content.
 #[derive(Debug)]
 pub struct Unusable {
     /// The text.
@@ -56,7 +56,7 @@ impl fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-/// A certificate with its key, and which clients are let in; copies share them.
+/// A certificate with its key, and which clients are admitted; clones share them.
 #[derive(Clone)]
 pub struct Tls {
     pub(crate) config: Arc<ServerConfig>,
@@ -65,7 +65,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Of what was read from files.
+    /// The TLS configuration from texts in PEM.
     ///
     /// Errors say which of them cannot be used, and why.
     pub fn new(pem: &Pem<'_>) -> Result<Self, Unusable> {
@@ -81,7 +81,7 @@ impl Tls {
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-        // Sessions are resumed from what their clients keep: nothing is kept here, and no lock is taken.
+        // Sessions are resumed from tickets that clients store: nothing is stored here, and no lock is taken.
         config.ticketer = ring::Ticketer::new().map_err(|error| Part::Key.is_unusable(error.to_string()))?;
         Ok(Self { config: Arc::new(config), validity })
     }
@@ -132,7 +132,7 @@ fn certified(
     }
 }
 
-/// Of old encrypted keys this is in a line of its own, of new ones in the first.
+/// The mark of an encrypted key: old ones have it in a line of its own, new ones in the first line.
 const ENCRYPTED: &[u8] = b"ENCRYPTED";
 
 fn verifier(text: &[u8], provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, Unusable> {

@@ -1,4 +1,4 @@
-//! A service behind the door, of HTTP/1.1 on a Unix socket, that tells what it got.
+//! A service behind the door, of HTTP/1.1 on a Unix socket, that returns what it received.
 
 use std::convert::Infallible;
 use std::os::unix::net::UnixListener as StdListener;
@@ -19,7 +19,7 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 
 /// A service that runs until it is dropped.
-pub struct Behind {
+pub struct Backend {
     pub socket: PathBuf,
     pub counts: Arc<Counts>,
     listener: StdListener,
@@ -31,14 +31,14 @@ pub struct Behind {
 pub struct Counts {
     /// Connections that were accepted.
     pub accepted: AtomicU64,
-    /// Requests that have come, and those that wait for ever.
+    /// Requests that have arrived, and those that wait for ever.
     pub requests: AtomicU64,
     pub waiting: AtomicU64,
     /// Bytes of large responses that were given to be sent.
     pub sent: AtomicU64,
 }
 
-impl Behind {
+impl Backend {
     pub fn start() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let name = format!("headgate-door-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -61,7 +61,7 @@ impl Behind {
         Self { socket, counts, listener, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Have so many connections at most wait to be accepted.
+    /// Set the backlog: how many connections may wait to be accepted.
     pub fn listen(&self, backlog: i32) {
         rustix::net::listen(&self.listener, backlog).expect("a listening socket");
     }
@@ -83,7 +83,7 @@ impl Behind {
     }
 }
 
-impl Drop for Behind {
+impl Drop for Backend {
     fn drop(&mut self) {
         self.stop();
     }
@@ -150,7 +150,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A body of so many bytes, made as it is asked for.
+/// A body of this many bytes, made on demand.
 struct Large {
     left: u64,
     counts: Arc<Counts>,

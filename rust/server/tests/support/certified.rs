@@ -38,42 +38,42 @@ pub fn tls_of((certificate, key): Pair, client_ca: Option<&[u8]>) -> Tls {
     Tls::new(&Pem { certificate, key, client_ca }).expect("a certificate with its key")
 }
 
-/// A door with TLS; each client may ask as often as it likes.
+/// A door with TLS and a quota that no test reaches.
 pub fn start_tls(tls: Tls, bounds: Bounds) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     open(listener, Counting::new(1_000_000, "first"), 2, bounds, Some(tls))
 }
 
-/// A check of this client is answered.
+/// Check that a check of this client is answered.
 pub fn answered(client: &mut Client) {
-    assert_eq!(client.ask(check(&another_client())).status, 200);
+    assert_eq!(client.request(check(&another_client())).status, 200);
 }
 
-pub const HTTP1: Speaks = Speaks { protocol: Some(b"http/1.1"), certificate: None, old_tls: false };
-pub const HTTP2: Speaks = Speaks { protocol: Some(b"h2"), ..HTTP1 };
+pub const HTTP1: ClientOptions = ClientOptions { protocol: Some(b"http/1.1"), certificate: None, old_tls: false };
+pub const HTTP2: ClientOptions = ClientOptions { protocol: Some(b"h2"), ..HTTP1 };
 
-/// What a client speaks.
+/// The protocols and the certificate of a client.
 #[derive(Clone, Copy, Default)]
-pub struct Speaks {
+pub struct ClientOptions {
     pub protocol: Option<&'static [u8]>,
     pub certificate: Option<Pair>,
     pub old_tls: bool,
 }
 
-pub fn config_of(speaks: Speaks) -> Arc<ClientConfig> {
+pub fn config_of(options: ClientOptions) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(CA).expect("an authority")).expect("an authority");
-    let version: &[&SupportedProtocolVersion] = if speaks.old_tls { &[&TLS12] } else { &[&TLS13] };
+    let version: &[&SupportedProtocolVersion] = if options.old_tls { &[&TLS12] } else { &[&TLS13] };
     let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
     let builder = builder.with_protocol_versions(version).expect("a version").with_root_certificates(roots);
-    let mut config = match speaks.certificate {
+    let mut config = match options.certificate {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
             let chain = vec![CertificateDer::from_pem_slice(certificate).expect("a certificate")];
             builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key).expect("a key")).expect("a key")
         }
     };
-    config.alpn_protocols = speaks.protocol.map(<[u8]>::to_vec).into_iter().collect();
+    config.alpn_protocols = options.protocol.map(<[u8]>::to_vec).into_iter().collect();
     Arc::new(config)
 }
 
@@ -84,9 +84,9 @@ pub fn session_of(config: &Arc<ClientConfig>) -> ClientConnection {
 
 impl Running {
     /// A client that speaks TLS from its first byte on.
-    pub fn connect_tls(&self, speaks: Speaks) -> Client {
+    pub fn connect_tls(&self, options: ClientOptions) -> Client {
         let mut client = connect(self.address);
-        client.session = Some(Box::new(session_of(&config_of(speaks))));
+        client.session = Some(Box::new(session_of(&config_of(options))));
         client
     }
 }
@@ -99,8 +99,8 @@ impl Client {
         }
     }
 
-    /// Shake hands; what went wrong, in words.
-    pub fn shake_hands(&mut self) -> Result<(), String> {
+    /// Perform the TLS handshake; the error is a text.
+    pub fn perform_handshake(&mut self) -> Result<(), String> {
         let session = self.session.as_mut().expect("a client with TLS");
         while session.is_handshaking() {
             session.complete_io(&mut self.stream).map_err(|error| error.to_string())?;
@@ -108,9 +108,9 @@ impl Client {
         Ok(())
     }
 
-    /// The certificate that the door has shown, once hands are shaken.
+    /// The certificate of the door, after the handshake.
     pub fn shown(&mut self) -> Vec<u8> {
-        self.shake_hands().expect("a handshake");
+        self.perform_handshake().expect("a handshake");
         let session = self.session.as_ref().expect("a client with TLS");
         session.peer_certificates().expect("certificates")[0].to_vec()
     }

@@ -1,4 +1,4 @@
-//! Frames of HTTP/2 by hand, for clients that no library would be.
+//! Frames of HTTP/2 by hand, for clients that behave like no library.
 
 use super::Client;
 
@@ -30,12 +30,12 @@ pub fn request(method: &str, path: &str) -> Vec<u8> {
     [literal(2, method), vec![0x86], literal(4, path), literal(1, "a")].concat()
 }
 
-/// A request that has come whole.
+/// A complete request.
 pub fn whole(stream: u32, method: &str, path: &str) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &request(method, path))
 }
 
-/// What begins a connection, with these settings.
+/// The preface of a connection, with these settings.
 pub fn hello(settings: &[u8]) -> Vec<u8> {
     [PREFACE, &frame(SETTINGS, 0, 0, settings)].concat()
 }
@@ -68,7 +68,7 @@ impl Client {
         Some(Frame { kind: head[3], flags: head[4], stream: number(&head[5..]), payload })
     }
 
-    /// The next frames of these kinds, in whatever order they come.
+    /// The next frames of these kinds, in any order.
     pub fn frames_of<const N: usize>(&mut self, kinds: [u8; N]) -> [Frame; N] {
         let mut seen = kinds.map(|_| None);
         while seen.iter().any(Option::is_none) {

@@ -26,17 +26,17 @@ use headgate_server::tls::Tls;
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio_rustls::rustls::{ClientConnection, Stream};
 
-use self::behind::Behind;
+use self::behind::Backend;
 
 const HOUR_US: i64 = 3_600_000_000;
 const NOW_US: i64 = 1_800_000_000_000_000;
 pub const WAIT: Duration = Duration::from_secs(20);
 
-/// So many requests of each client an hour; the client is what X-Forwarded-For says, else the peer.
+/// A quota of requests of each client an hour; the client is what X-Forwarded-For says, else the peer.
 pub struct Counting {
     table: Arc<table::Table<ProcessStorage>>,
     limit: Arc<Registered>,
-    /// Sent with each answer, so that it can be told which decider answered.
+    /// Sent with each answer, to identify the decider.
     pub name: &'static str,
 }
 
@@ -90,10 +90,10 @@ impl Decide for Counting {
 pub struct Running {
     pub door: Door,
     pub address: SocketAddr,
-    pub behind: Behind,
+    pub behind: Backend,
 }
 
-/// A door with a service behind it; each client may ask `quota` times.
+/// A door with a service behind it; each client may send `quota` checks.
 pub fn start(quota: i64, bounds: Bounds) -> Running {
     start_with(Counting::new(quota, "first"), bounds)
 }
@@ -115,7 +115,7 @@ fn open(
     tls: Option<Tls>,
 ) -> Running {
     let address = listener.local_addr().expect("an address");
-    let behind = Behind::start();
+    let behind = Backend::start();
     let options = Options { python_socket: behind.socket.clone(), threads, cpus: vec![], bounds, tls };
     let door = Door::open(vec![listener], options, Box::new(decider)).expect("a door");
     Running { door, address, behind }
@@ -137,9 +137,9 @@ impl Running {
             .sum()
     }
 
-    /// Another client is answered.
+    /// Check that another client is answered.
     pub fn others_are_answered(&self) {
-        assert_eq!(self.connect().ask(check(&another_client())).status, 200);
+        assert_eq!(self.connect().request(check(&another_client())).status, 200);
     }
 
     /// Wait until no connection is open, and nothing is held for one that was.
@@ -148,7 +148,7 @@ impl Running {
         wait_until("nothing held", || self.door.figures().held == 0);
     }
 
-    /// Wait until so many connections are open.
+    /// Wait until this many connections are open.
     pub fn wait_for_open(&self, count: u64) {
         wait_until("connections", || self.door.figures().open == count);
     }
@@ -173,7 +173,7 @@ pub fn connect(address: SocketAddr) -> Client {
 /// A client that sends bytes, and reads responses.
 pub struct Client {
     pub stream: TcpStream,
-    /// Of one that speaks TLS.
+    /// The TLS session; None without TLS.
     pub session: Option<Box<ClientConnection>>,
     unread: Vec<u8>,
 }
@@ -206,7 +206,7 @@ impl Client {
         self
     }
 
-    pub fn ask(&mut self, bytes: impl AsRef<[u8]>) -> Response {
+    pub fn request(&mut self, bytes: impl AsRef<[u8]>) -> Response {
         self.send(bytes).response()
     }
 
@@ -297,7 +297,7 @@ impl Client {
     }
 }
 
-/// A check of a client, as a gateway asks it.
+/// A check of a client, as a gateway sends it.
 pub fn check(client: &str) -> String {
     format!("GET /check/default HTTP/1.1\r\nhost: a\r\nx-forwarded-for: {client}\r\n\r\n")
 }

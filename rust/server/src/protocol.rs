@@ -1,4 +1,4 @@
-//! A connection of which it is not known yet whether it speaks HTTP/1 or HTTP/2 (by prior knowledge; RFC 9113, 3.3).
+//! Detecting the protocol of a new connection: HTTP/1, or HTTP/2 by prior knowledge (RFC 9113, 3.3).
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -10,19 +10,19 @@ use bytes::BytesMut;
 use tokio_util::io::poll_read_buf;
 
 use crate::bounds::Bounds;
-use crate::connection::{Connection, Wish};
+use crate::connection::{Connection, Signal};
 use crate::transport::Transport;
 use crate::waiting::Waits;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a connection speaks.
+/// The protocol of a connection.
 pub enum Protocol {
     Http1,
     Http2,
 }
 
-/// Read the first bytes of a connection, until they say what it speaks; None where it ended before.
+/// Read the first bytes of a connection, until they determine its protocol; None where it ended before.
 pub async fn protocol_of(
     stream: &mut Transport,
     buffer: &mut BytesMut,
@@ -49,14 +49,14 @@ pub async fn protocol_of(
                 }
             }
             None if !ends(connection, buffer) => {}
-            None if buffer.is_empty() || connection.has(Wish::Abort) => return Ok(None),
-            None => return Ok(Some(Protocol::Http1)), // which says why
+            None if buffer.is_empty() || connection.has(Signal::Abort) => return Ok(None),
+            None => return Ok(Some(Protocol::Http1)), // which sends the reason
         }
     }
 }
 
-/// Whether it is waited no longer for what comes next.
+/// Whether to stop waiting for further bytes.
 fn ends(connection: &Connection, buffer: &BytesMut) -> bool {
-    let is_over = connection.has(Wish::Expire) || connection.has(Wish::GiveWay) || connection.has(Wish::Abort);
-    is_over || (connection.has(Wish::Close) && buffer.is_empty())
+    let is_over = connection.has(Signal::Expire) || connection.has(Signal::GiveWay) || connection.has(Signal::Abort);
+    is_over || (connection.has(Signal::Close) && buffer.is_empty())
 }
